@@ -125,11 +125,19 @@ def _with_pair(attempt: Attempt, axes: str, compiled: bool) -> dict[str, Any]:
     mine = program.split(program.model(DIM, BLOCKS).to(here().device), mesh, attempt)
     data = x.detach().clone().requires_grad_()
     torch.compiler.reset()
-    run = torch.compile(mine, backend="aot_eager", fullgraph=True) if compiled else mine
+
+    def loss_of(x: Any) -> Any:
+        y = mine(x)
+        return y.square().mean(), y
+
     sent: list[str] = []
-    with on_collective(lambda name, nbytes: sent.append(name)):
-        y = run(data)
-        y.square().mean().backward()
+    if compiled:  # counting is for eager: it intercepts each operation, and nothing would be compiled
+        loss, y = torch.compile(loss_of, backend="aot_eager", fullgraph=True)(data)
+        loss.backward()
+    else:
+        with on_collective(lambda name, nbytes: sent.append(name)):
+            loss, y = loss_of(data)
+            loss.backward()
     kinds = _kinds(mine, whole, mesh, (data.grad, x.grad))
     value = y.shape == right.shape and torch.allclose(y.detach() + 0, right, atol=1e-4)
     wrong = [name for name, k in kinds.items() if k is None or abs(k - 1) > 1e-3]
