@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from labkit import lessons
 from labkit.ranks import Ranks, here
@@ -65,6 +67,8 @@ def _judge_pair(attempt: Attempt, ranks: Ranks, axes: str, compiled: bool) -> No
 def _why_wrong(kinds: dict[str, float | None], size: int) -> str:
     weights = {name: k for name, k in kinds.items() if _cut(name) is not None}
     last = [k for name, k in weights.items() if name.startswith(f"{BLOCKS - 1}.down")]
+    if last == [1.0] and kinds[f"{BLOCKS - 1}.norm2.weight"] == round(1 / size, 3):
+        return "1 / n of the right gradient at the last norm: partial sums are added up, and you divided"
     if last == [1.0]:
         return (
             "the weights at the end are right, and what lies before the split layers is not: each rank's gradient of "
@@ -149,35 +153,37 @@ def _with_pair(attempt: Attempt, axes: str, compiled: bool) -> dict[str, Any]:
 
 def judge_placement(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The reader's rule for all sixteen pairs of placements, against what DTensor does on the ranks."""
-    hint = "it is called as my_placement(x, w) with two of 'R', 'S(0)', 'S(1)', 'P'"
-    for rank, seen in enumerate(on_ranks(ranks, quietly, _products, attempt, hint=hint)):
+    hint = "it is called as my_placement(x, w) with two of 'R', 'S(0)', 'S(1)', 'P'; it makes no DTensor"
+    for seen in on_ranks(ranks, quietly, _products, attempt, hint=hint):
         for row in seen:
-            pair = f"x {row['x']}, w {row['w']}"
-            said, real = row["said"], row["real"]
+            pair, said, real = f"x {row['x']}, w {row['w']}", row["said"], row["real"]
+            if row["asked"]:
+                raise Mistake(
+                    f"{pair}: it makes a DTensor", "write the rule down: it gets two words, and no tensor"
+                )
             if said is not None and said not in PLACED:
                 raise Mistake(f"{pair}: it says {said!r}", f"one of {', '.join(map(repr, PLACED))}, or None")
-            if said == real:
-                continue
-            finding = f"rank {rank}, {pair}: it says {said!r}, and it is {real!r}"
-            raise Mistake(finding, _why_not(row["x"], row["w"], said, real))
+            if said != real:
+                raise Mistake(f"{pair}: {said!r} is not right", _why_not(row["x"], row["w"], real))
     say("16 pairs of placements: right for each of them")
 
 
-def _why_not(x: str, w: str, said: str | None, real: str | None) -> str:
+def _why_not(x: str, w: str, real: str | None) -> str:
     if x == w == "P":
-        return "(a + b) @ (c + d) is not a @ c + b @ d: two Partials have to be summed before they are multiplied"
+        return "(a + b) @ (c + d) is not a @ c + b @ d"
     if "P" in (x, w) and real == "P":
-        return "a product is linear in each factor: a partial sum times a whole matrix is a partial sum"
+        return "a product is linear in each factor: (a + b) @ w is a @ w + b @ w"
     if real is None:
-        return "it cannot be worked out from what a rank has: DTensor communicates, and the answer is None"
-    if (x, w) == ("S(1)", "S(0)"):
         return (
-            "columns of x meet rows of w: each rank has some terms of every sum, and its product is Partial"
+            "which entries of the product, or which terms of them, can a rank work out from what it holds? Do the "
+            "results of all ranks make the product?"
         )
+    if (x, w) == ("S(1)", "S(0)"):
+        return "columns of x meet rows of w: which terms of each sum can a rank work out?"
     if (x, w) in (("S(1)", "R"), ("R", "S(0)")):
         return (
-            "the replicated factor is cut for nothing: each rank takes the part of it that its share needs, "
-            "and has a partial sum of the product"
+            "a rank has the replicated factor whole, and can cut it: which part of it belongs to the part that the "
+            "rank has of the other factor?"
         )
     return "rows of x give rows of the product, columns of w give columns: look at which of them a rank holds"
 
@@ -188,11 +194,26 @@ def _products(attempt: Attempt) -> list[dict[str, Any]]:
     rows = []
     for a in PLACED:
         for b in PLACED:
+            said, asked = _without_dtensors(attempt, a, b)
             y, names = counted(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
-            rows.append(
-                {"x": a, "w": b, "said": attempt(a, b), "real": None if names else short(y.placements)}
-            )
+            real = None if names else short(y.placements)
+            rows.append({"x": a, "w": b, "said": said, "asked": asked, "real": real})
     return rows
+
+
+def _without_dtensors(attempt: Attempt, x: str, w: str) -> tuple[Any, bool]:
+    """What the attempt says, and whether it tried to make a DTensor, which it cannot."""
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no DTensor can be made here")
+
+    with mock.patch.object(DTensor, "__new__", side_effect=refused) as made:
+        try:
+            return attempt(x, w), made.called
+        except Exception:
+            if not made.called:
+                raise
+            return None, True
 
 
 # --- split tokens ---
@@ -229,8 +250,11 @@ def _judge_sequence(attempt: Attempt, ranks: Ranks, axes: str, say: Callable[[st
                 "the output is this rank's tokens, as the input was",
             )
         if not found["value"]:
+            gathers = found["sent"].get("all_gather", 0)
             why = (
-                "a rank's attention and hidden features need all tokens: gather them before the split layers, "
+                "`leave` has all tokens already: there is nothing to gather, and something to add up"
+                if gathers > 2 * BLOCKS and "reduce_scatter" not in found["sent"]
+                else "a rank's attention and hidden features need all tokens: gather them before the split layers, "
                 "along dimension 1"
                 if "all_gather" not in found["sent"]
                 else "each rank has a partial sum of every token's result: add up while you scatter, along dimension 1"
@@ -244,15 +268,29 @@ def _judge_sequence(attempt: Attempt, ranks: Ranks, axes: str, say: Callable[[st
             )
         if found["wrong"]:
             finding += f"; {len(found['wrong'])} gradients are wrong: {', '.join(found['wrong'][:4])}"
-            raise Mistake(finding, _why_wrong_tokens(found["wrong"]))
+            raise Mistake(finding, _why_wrong_tokens(found["wrong"], found["kinds"], found["size"]))
+        if found["wrong twice"]:
+            raise Mistake(
+                f"{finding}; after a second backward {len(found['wrong twice'])} gradients are wrong: "
+                f"{', '.join(found['wrong twice'][:4])}",
+                "p.grad has the first backward's sum already, and you add that up over the ranks again: add up what a "
+                "backward brings, before it is accumulated",
+            )
         say(f"{finding}; every gradient is that of one process")
 
 
-def _why_wrong_tokens(wrong: Iterable[str]) -> str:
+def _why_wrong_tokens(wrong: Iterable[str], kinds: dict[str, float | None], size: int) -> str:
     if all("norm" in name for name in wrong):
+        if all(kinds[name] == round(1 / size, 3) for name in wrong):
+            return "1 / n of the right gradient: the job's loss is the sum over the ranks, no mean"
         return (
-            "a norm's weight is on every rank, and each rank's gradient comes from its own tokens: what is it the sum "
-            "over the ranks of?"
+            "a norm's weight is on every rank, and each rank's gradient comes from its own tokens only: the right "
+            "gradient is the sum over the ranks"
+        )
+    if all(_cut(name) is not None for name in wrong):
+        return (
+            "only split weights are wrong: each rank has another part of them, and its gradient is complete: there is "
+            "nothing to add up"
         )
     return (
         "the backward of a gather before split layers adds up and scatters, for each rank has a partial sum of the "
@@ -281,8 +319,11 @@ def _by_tokens(attempt: Attempt, axes: str) -> dict[str, Any]:
     if not found["value"]:
         return found
     (y.square().sum() / right.numel()).backward()
-    kinds = _kinds(mine, whole, mesh, (data.grad, x.grad.chunk(n, 1)[me]))
+    kinds = found["kinds"] = _kinds(mine, whole, mesh, (data.grad, x.grad.chunk(n, 1)[me]))
     found["wrong"] = [name for name, k in kinds.items() if k is None or abs(k - 1) > 1e-3]
+    (mine(data).square().sum() / right.numel()).backward()  # the same once more: all gradients double
+    twice = _kinds(mine, whole, mesh, None)
+    found["wrong twice"] = [name for name, k in twice.items() if k is None or abs(k - 2) > 1e-3]
     return found
 
 
@@ -324,29 +365,31 @@ def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
         raise Mistake(f"job {job}: {given!r}", FORM)
     on, where, operator = given
     on = {on} if isinstance(on, int) else on
-    if not isinstance(on, set | list | tuple | frozenset) or not set(on) <= {0, 1, 2, 3}:
+    on = set(on) if isinstance(on, Iterable) and not isinstance(on, str) else None
+    if on is None or not on <= {0, 1, 2, 3}:
         raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of some of 0, 1, 2, 3")
     for word, known in ((where, PLACES), (operator, OPERATORS)):
         if word not in known:
             raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(known)}")
-    return set(on), where, operator
+    return on, where, operator
 
 
 def _report_hint(job: str, on: set[int], where: str, operator: str) -> str:
     right_on, right_where, right_operator = JOBS[job]
     if where != right_where:
         return {
-            "A": "backward runs from the bottom of the table to the top: find the first gradient that is not right",
+            "A": "backward runs from the last block to the first: find the first gradient that is not right",
             "B": "read the `sum` column: which gradients are not right on a rank, and what do they have in common?",
             "C": "no sum makes it right, and it is no single pair of layers: compare the columns with each other",
         }[job]
     if operator != right_operator:
         return {
-            "A": "the sum over the ranks is right, and nothing adds it up: is that at the beginning of the pair or at "
-            "its end?",
-            "B": "everything before the norms is right, and f and g would change that too: what is missing touches one "
-            "kind of weight only",
-            "C": "two ranks are right with the mean over both samples; what does the mean, over which axis?",
+            "A": "the last layers of this branch are right: which gradient passes its two ends, and where does it "
+            "become a partial sum?",
+            "B": "a missing f or g would make split weights wrong too; only parameters that every rank has whole are "
+            "wrong, and their sum over all four ranks is right",
+            "C": "ranks 0 and 2 have the right gradient, and ranks 1 and 3 do not: which ranks are in one group of "
+            "each axis, and what do ranks of this group not share?",
         }[job]
     if on != right_on:
         return "look at every rank's column: which of them are not 1?"
@@ -379,8 +422,8 @@ sequence = Exercise(
     "hard",
     12,
     (
-        "output and every gradient as in one process",
-        "forward, for each pair of layers one all-gather and one reduce-scatter, nothing else",
+        "output and every gradient as in one process, after one backward and after two",
+        "forward, for each branch one all-gather and one reduce-scatter, nothing else",
         "return the model",
     ),
     judge_sequence,

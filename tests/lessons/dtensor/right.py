@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 
@@ -71,13 +72,25 @@ def by_tokens(model, mesh):
 
 
 def tokens_in_placements(model, mesh):
-    def summed(p):
-        dist.all_reduce(p.grad, group=mesh.get_group())
+    def summed(grad):
+        grad = grad.clone()
+        dist.all_reduce(grad, group=mesh.get_group())
+        return grad
 
     by_tokens(model, mesh)
     for name, p in model.named_parameters():
         if "norm" in name:
-            p.register_post_accumulate_grad_hook(summed)
+            p.register_hook(summed)
+    return model
+
+
+def norms_through_f(model, mesh):
+    """An f on each norm's weight, where it is used."""
+    f, _ = in_placements(mesh)
+    by_tokens(model, mesh)
+    for block in model:
+        for norm in (block.norm1, block.norm2):
+            norm.forward = lambda x, norm=norm: F.rms_norm(x, norm.normalized_shape, f(norm.weight), norm.eps)
     return model
 
 
@@ -93,7 +106,7 @@ def tokens_of_torch(model, mesh):
 
 def as_lists():
     return {
-        "A": [{0, 1, 2, 3}, "1.attention", "f"],
+        "A": [range(4), "1.attention", "f"],
         "B": [[0, 1, 2, 3], "norms", "sum over tp"],
         "C": [(3, 1), "all weights", "sum over dp"],
     }
@@ -102,6 +115,6 @@ def as_lists():
 RIGHT = {
     "dtensor.pair": (in_placements, in_place, by_detach),
     "dtensor.placement": (by_table,),
-    "dtensor.sequence": (tokens_in_placements, tokens_of_torch),
+    "dtensor.sequence": (tokens_in_placements, tokens_of_torch, norms_through_f),
     "dtensor.reports": (as_lists,),
 }

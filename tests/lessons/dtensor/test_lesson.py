@@ -21,7 +21,7 @@ from labkit import files, lessons
 LESSON = "10_tensor_parallel_training"
 program = lessons.program("dtensor")
 SIZES = 24, 3, 24  # not the lesson's
-MODES = {"eager": False, "compiled": True}
+MODES = ("eager", "compiled")
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -56,7 +56,8 @@ def test_what_the_lesson_calls_right_is_one_process_s_gradient(group, loss, mode
     names, n = cells(), len(group)
     right, found = one_process(*SIZES), {}
     for form, how in names["FORMS"].items():
-        steps = group.run(names["one_step"], how, SIZES, loss, MODES[mode])
+        prepared = names["compiled"] if mode == "compiled" else names["same"]
+        steps = group.run(names["one_step"], how, SIZES, names["LOSSES"][loss], prepared)
         found[form] = names["kinds"]([gradients for _, gradients in steps.values()], right)
     whole = dict.fromkeys(("split weights", "norms", "input"), "right")
     if loss == "summed":
@@ -65,10 +66,52 @@ def test_what_the_lesson_calls_right_is_one_process_s_gradient(group, loss, mode
             "norms": "sums to right",
             "input": "sums to right",
         }
-        assert set(found["f and g"].values()) == set(found["plan"].values()) == {"wrong"}
+        assert all(set(found[form].values()) == {"wrong"} for form in found if form != "functional")
     else:
-        assert found["f and g"] == found["plan"] == whole
+        assert found["f and g"] == found["plan"] == found["plan, one f"] == whole
         assert set(found["functional"].values()) == {f"{n} x right", f"sums to {n} x right"}
+
+
+def test_only_the_last_leave_gets_the_whole_gradient_without_f_and_g(group):
+    names = cells()
+    names.update(zip(("DIM", "BLOCKS", "TOKENS"), SIZES, strict=True))
+    expected = names["arriving"](program.model(*SIZES[:2]), program.sample(SIZES[0], SIZES[2]))
+    for found in group.run(names["arriving_on_a_rank"]).values():
+        factors = [program.multiple(*pair) for pair in zip(found, expected, strict=True)]
+        assert factors == [1.0, *[None] * (2 * SIZES[1] - 1)]
+
+
+def test_the_plan_sends_the_gradient_of_each_of_q_k_and_v(group):
+    names = cells()
+    names.update(zip(("DIM", "BLOCKS", "TOKENS"), SIZES, strict=True))
+    sent = {form: group.run(names["traffic"], how)[0] for form, how in names["FORMS"].items()}
+    once = {"forward": 2 * SIZES[1], "backward": 2 * SIZES[1]}
+    assert sent["f and g"] == sent["plan, one f"] == once
+    assert sent["plan"] == {"forward": 2 * SIZES[1], "backward": 4 * SIZES[1]}
+
+
+def norms_of_gradients():
+    """On a rank: the norm of all gradients from plain parts, and from DTensors."""
+    where, found = init_device_mesh("cpu", (labkit.ranks.here().world_size,)), []
+    mine = program.split(program.model(*SIZES[:2]), where, program.placed_pair)
+    mine(program.sample(SIZES[0], SIZES[2])).square().mean().backward()
+    for name, p in mine.named_parameters():
+        cut = program.CUT.get(name.split(".")[1])
+        kind = program.Replicate() if cut is None else program.Shard(cut)
+        found.append(program.DTensor.from_local(p.grad + 0, where, [kind], run_check=False))
+    plain = nn.utils.clip_grad_norm_(mine.parameters(), 1e9).item()
+    mixed = [found[0].to_local(), *found[1:]]
+    with pytest.raises(RuntimeError, match=r"got mixed torch\.Tensor and DTensor"):
+        nn.utils.get_total_norm(mixed)
+    return plain, nn.utils.get_total_norm(found).full_tensor().item()
+
+
+def test_the_norm_of_all_gradients_needs_placements(group):
+    right = one_process(*SIZES)
+    expected = nn.utils.get_total_norm([g for name, g in right.items() if name != "input"]).item()
+    found = group.run(norms_of_gradients).values()
+    assert len({plain for plain, _ in found}) == len(group)
+    assert all(placed == pytest.approx(expected, rel=1e-4) for _, placed in found)
 
 
 class Gated(nn.Module):
@@ -104,7 +147,8 @@ def gated(mode, summed):
         return f(y).chunk(n)[rank].square().sum() / y.numel() if summed else y.square().mean()
 
     torch.compiler.reset()
-    run = torch.compile(loss_of, backend="aot_eager", fullgraph=True) if MODES[mode] else loss_of
+    backend = {"compiled": "aot_eager", "inductor": "inductor"}.get(mode)
+    run = torch.compile(loss_of, backend=backend, fullgraph=True) if backend else loss_of
     run(two).backward()
     errors = [float((two.grad - one.grad).abs().max())]
     for (name, p), q in zip(mine.named_parameters(), whole.parameters(), strict=True):
@@ -116,7 +160,7 @@ def gated(mode, summed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("summed", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [*MODES, "inductor"])
 def test_f_and_g_are_right_for_another_model(group, mode, summed):
     assert max(group.run(gated, mode, summed).values()) < 1e-4
 
@@ -175,15 +219,18 @@ def test_a_checkpoint_with_placements_loads_on_other_ranks_and_plain_parts_do_no
     names = cells("tp-save")
     run = functools.partial(names["save_or_load"], sizes=(24, 1, 12))
     with labkit.Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
-        for kind in ("plain", "DTensor"):
-            ranks.run(run, "save", kind, str(tmp_path / kind))
-            two_say, four_say = (
-                set(each.run(run, "load", kind, str(tmp_path / kind)).values()) for each in (ranks, four)
-            )
-            if kind == "DTensor":
-                assert two_say == four_say == {"0 of 8 weights wrong"}
-            else:
-                assert "0 of 8 weights wrong" not in two_say and "Size mismatch" in "".join(four_say)
+        said = {}
+        for saved, loaded in (("plain", "plain"), ("DTensor", "plain"), ("DTensor", "DTensor")):
+            folder = str(tmp_path / f"{saved} {loaded}")
+            ranks.run(run, "save", saved, folder)
+            said[saved, loaded] = [
+                list(each.run(run, "load", loaded, folder).values()) for each in (ranks, four)
+            ]
+    assert {answer for answers in said["DTensor", "DTensor"] for answer in answers} == {"right"}
+    on_two, on_four = said["plain", "plain"]
+    assert all("weights wrong" in answer for answer in on_two) and on_two[0] != on_two[1]
+    assert "Size mismatch" in "".join(on_four)
+    assert all("Size mismatch" in "".join(answers) for answers in said["DTensor", "plain"])
 
 
 def test_gradients_on_a_mesh_of_two_axes(group):

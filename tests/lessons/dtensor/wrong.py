@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from lessons.dtensor.right import as_lists, by_tokens, in_placements, tokens_in_placements
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from labkit import lessons
+
+program = lessons.program("dtensor")
 
 RIGHT = {
     ("R", "R"): "R", ("S(0)", "R"): "S(0)", ("R", "S(1)"): "S(1)", ("S(1)", "S(0)"): "P", ("S(1)", "R"): "P",
@@ -45,12 +51,20 @@ def in_full_words(x, w):
     return "Replicate()" if x == w == "R" else right(x, w)
 
 
+def asks_dtensor(x, w):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    made = [program.place(torch.ones(12, 12), mesh, name) for name in (x, w)]
+    y, names = program.counted(lambda: made[0] @ made[1])
+    return None if names else program.short(y.placements)
+
+
 PLACEMENTS = {
-    product_of_partials: "two Partials have to be summed before",
+    product_of_partials: "is not a @ c + b @ d",
+    asks_dtensor: "and no tensor",
     forgets_partial: "linear in each factor",
-    left_decides: "the answer is None",
+    left_decides: "make the product",
     sums_at_once: "columns of x meet rows of w",
-    cuts_nothing: "is cut for nothing",
+    cuts_nothing: "and can cut it",
     rows_for_columns: "rows of x give rows of the product",
     in_full_words: "or None",
 }
@@ -91,6 +105,21 @@ def sends_twice(mesh):
     return f, g
 
 
+def f_averages(mesh):
+    f, g = in_placements(mesh)
+
+    class Mean(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad / mesh.size()
+
+    return (lambda x: f(Mean.apply(x))), g
+
+
 def one_function(mesh):
     return in_placements(mesh)[0]
 
@@ -102,6 +131,7 @@ PAIRS = {
     no_g: "forward first",
     over_the_world: "not always all ranks",
     sends_twice: "something is sent for nothing",
+    f_averages: "and you divided",
     one_function: "returns f and g",
 }
 
@@ -152,8 +182,46 @@ def returns_nothing(model, mesh):
     tokens_in_placements(model, mesh)
 
 
+def every_backward_again(model, mesh):
+    """The sum over the ranks of what has been accumulated: right after one backward only."""
+    by_tokens(model, mesh)
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad, group=mesh.get_group()))
+    return model
+
+
+def every_weight(model, mesh):
+    by_tokens(model, mesh)
+    for p in model.parameters():
+        p.register_hook(lambda grad: funcol.all_reduce(grad, "sum", mesh.get_group()))
+    return model
+
+
+def mean_of_norms(model, mesh):
+    by_tokens(model, mesh)
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            p.register_hook(lambda grad: funcol.all_reduce(grad, "sum", mesh.get_group()) / mesh.size())
+    return model
+
+
+def gathers_at_both_ends(model, mesh):
+    group, n, me = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    model = tokens_in_placements(model, mesh)
+    for block in model:
+        block.leave = lambda y: funcol.all_gather_tensor(y.chunk(n, 1)[me].contiguous(), 1, group).chunk(
+            n, 1
+        )[me]
+    return model
+
+
 TOKENS = {
-    norms_forgotten: "what is it the sum over the ranks of",
+    every_backward_again: "before it is accumulated",
+    every_weight: "only split weights are wrong",
+    mean_of_norms: "no mean",
+    gathers_at_both_ends: "there is nothing to gather",
+    norms_forgotten: "comes from its own tokens only",
     sums_for_everybody: "an all-reduce gives everybody all tokens",
     no_gather: "gather them before the split layers",
     no_sum: "add up while you scatter",
@@ -193,10 +261,10 @@ def another_word():
 
 JOBS = {
     f_at_the_other_pair: "find the first gradient that is not right",
-    g_for_f: "at the beginning of the pair",
+    g_for_f: "become a partial sum",
     everything_in_b: "read the `sum` column",
-    f_in_b: "one kind of weight only",
-    tp_in_c: "over which axis",
+    f_in_b: "would make split weights wrong",
+    tp_in_c: "not share",
     all_ranks_in_c: "which of them are not 1",
     another_word: "one of 0.attention",
 }
