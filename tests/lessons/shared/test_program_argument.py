@@ -19,7 +19,7 @@ LESSONS = {
     "streams": "06_streams_and_events",
     "compiled_streams": "07_streams_in_compile",
     "guards": "09_guards_and_shapes",
-    "dtensor": "10_dtensor_or_explicit",
+    "dtensor": "10_tensor_parallel_training",
     "mesh": "11_mesh_or_world",
     "cold": "12_cold_and_warm",
     "break_it": "15_break_it",
