@@ -13,19 +13,18 @@ SHADES = ("#9ecae1", "#0072B2", "#08306b")
 
 
 @styled
-def calls(times: Mapping[int, Times], per_sample: int = 10) -> Figure:
+def calls(times: Mapping[int, Times]) -> Figure:
     """Draw the median µs of the host for a forward, one row a form, one bar a number of layers, p10 to p90 as a line.
 
     Args:
         times: by number of layers; variants named `forward: ...`.
-        per_sample: calls in one sample.
     """
     names = [name for name in next(iter(times.values())).variants if name.startswith("forward: ")]
     fig = Figure(figsize=(9, 1.2 + 0.55 * len(names)), layout="constrained")
     ax = fig.subplots()
     height, said = 0.8 / len(times), []
     for k, (depth, one) in enumerate(times.items()):
-        us, low, high = (one.quantile(q).reindex(names) * 1e6 / per_sample for q in (0.5, 0.1, 0.9))
+        us, low, high = (one.quantile(q).reindex(names) * 1e6 for q in (0.5, 0.1, 0.9))
         at = [y + (k - (len(times) - 1) / 2) * height for y in range(len(names))]
         label = f"{depth} MLP{'s' if depth > 1 else ''}"
         ax.barh(at, us, height=0.9 * height, color=SHADES[k % len(SHADES)], label=label)
@@ -36,7 +35,7 @@ def calls(times: Mapping[int, Times], per_sample: int = 10) -> Figure:
     ax.set_yticks(range(len(names)), [name.removeprefix("forward: ") for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.1)
-    ax.set_xlabel("µs of the host for a forward (median; line: p10 to p90)")
+    ax.set_xlabel("µs of the host's processor for a forward (median; line: p10 to p90)")
     ax.legend(frameon=False, fontsize=9)
     ax.spines[["top", "right"]].set_visible(False)
     fig.get_layout_engine().set(rect=(0, 0.08, 1, 0.92))
