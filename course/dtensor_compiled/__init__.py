@@ -1,1 +1,1 @@
-"""What only lesson 10b imports: its exercises, its figure, the raw log of recompiles, and three jobs' logs."""
+"""What only lesson 10b imports: its exercises, its figure, and three jobs' logs."""

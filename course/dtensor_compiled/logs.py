@@ -1,4 +1,4 @@
-"""The raw log of recompiles on a rank, and what three jobs of two ranks wrote.
+"""What three jobs of two ranks wrote.
 
 The jobs ran as `torchrun --nproc-per-node 2 job.py` on torch 2.13, gloo, CPU. Cut: torchrun's own lines, the date
 and the place in torch's sources of each log line; of job A's backward graph the views, and rank 1's copy, which is the
@@ -7,36 +7,7 @@ same. The lines of job C are sorted by rank, and end after 640 tokens.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-
-import torch
-
-from labkit import places
-
-__all__ = ["LOGS", "recompiles"]
-
-
-def recompiles(work: Callable[[], object]) -> str:
-    """What TORCH_LOGS=recompiles writes while `work` runs, without the head and the stack of each message."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCH_LOGS_OUT"] = f"{folder}/log"
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):  # the terminal gets a copy
-                torch._logging.set_logs(recompiles=True)
-            work()
-        finally:
-            del os.environ["TORCH_LOGS_OUT"]
-            torch._logging.set_logs()
-        lines = Path(folder, "log").read_text().splitlines()
-    said = [line.partition("[__recompiles] ")[2] for line in lines]
-    kept = [line for line in said if line.startswith("Recompiling") or line.lstrip().startswith("- 0/")]
-    return places.rewrite("\n".join(kept))
-
+__all__ = ["LOGS"]
 
 # Job A ran with TORCH_LOGS=aot_graphs, and compares each gradient's norm with one process's. B and C ran with
 # TORCH_LOGS=recompiles.

@@ -11,13 +11,14 @@ from labkit.study.exercises import Attempt, Exercise
 __all__ = ["jobs"]
 
 CAUSES = ("no f", "no g", "open Partial", "uneven shards", "type")
-F_BACKWARD, G_FORWARD, SETTLE = (
+F_BACKWARD, WEIGHTS, G_FORWARD, SETTLE = (
     "all-reduce in the backward before up",
+    "all-reduce the weights' gradients",
     "all-reduce after down",
     "Replicate() after down",
 )
 CHANGES = (
-    *(F_BACKWARD, G_FORWARD, SETTLE),
+    *(F_BACKWARD, WEIGHTS, G_FORWARD, SETTLE),
     *("pad the rows", "dynamic=False", "wait before the call", "recompile_limit"),
 )
 RIGHT = {
@@ -43,6 +44,8 @@ LOOK = {
 CHANGE = {
     "A": {
         G_FORWARD: "the sum after down is there, or the losses would differ from one process's",
+        WEIGHTS: "each rank holds other rows of up and other columns of down: a sum would add gradients of different "
+        "weights",
         SETTLE: "this job has no DTensor and no placement: it has to call the collective itself",
     },
     "B": {

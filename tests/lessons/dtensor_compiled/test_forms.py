@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import os
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor import _collective_utils as estimate
@@ -14,10 +18,27 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import labkit
 from course.dtensor_compiled.exercises.traffic import cheaper
-from course.dtensor_compiled.logs import LOGS, recompiles
+from course.dtensor_compiled.logs import LOGS
 from labkit import lessons
 
 program = lessons.program("dtensor_compiled")
+
+
+def recompiles(work):
+    """What TORCH_LOGS=recompiles writes while `work` runs, without the head and the stack of each message."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCH_LOGS_OUT"] = f"{folder}/log"
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # the terminal gets a copy
+                torch._logging.set_logs(recompiles=True)
+            work()
+        finally:
+            del os.environ["TORCH_LOGS_OUT"]
+            torch._logging.set_logs()
+        lines = Path(folder, "log").read_text().splitlines()
+    said = [line.partition("[__recompiles] ")[2] for line in lines]
+    kept = [line for line in said if line.startswith("Recompiling") or line.lstrip().startswith("- 0/")]
+    return "\n".join(kept)
 
 
 class Normed(torch.nn.Module):
@@ -143,9 +164,9 @@ def recompiled(plan, sizes):
 def test_only_an_open_partial_makes_a_guard_of_the_sizes():
     with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as silent:
         run = functools.partial(silent.run, recompiled, ranks=0, timeout=300)
-        opened, settled = (run(plan, (64, 128, 640))[0] for plan in (program.OPEN, program.SETTLED))
-    assert "_select_min_redistribute_cost" in opened and "_select_min_redistribute_cost" not in settled
-    assert settled.count("Recompiling") == 1
+        opened, local = (run(plan, (64, 128, 640))[0] for plan in (program.OPEN, program.LOCAL))
+    assert "_select_min_redistribute_cost" in opened and "_select_min_redistribute_cost" not in local
+    assert local.count("Recompiling") == 1
     assert "34.607414222037946" in opened and "34.607414222037946" in LOGS["C"]
 
 
@@ -156,33 +177,42 @@ def test_the_cheaper_way_is_decided_by_twice_the_tokens_and_three_times_the_hidd
         assert cheaper(104, 512, 64, size)[0] == "weights"  # the features do not matter
 
 
-def around_a_wrapper(first):
-    torch.compiler.reset()
-    group = torch.distributed.group.WORLD
-    block = torch.compile(lambda h: torch.relu(h) * 2, backend="aot_eager")
+def called(placement, dim, depth, tokens):
+    """What a forward and a backward call; without a placement local tensors go from MLP to MLP."""
+    stack, x = program.whole_and_input(dim, depth, tokens)
+    plan = program.between(placement) if placement else program.LOCAL
+    mine, counts = program.planned(stack, program.tp_mesh(), plan), []
+    with CommDebugMode() as forward:
+        y = mine(x)
+        y = y.full_tensor() if isinstance(y, DTensor) else y
+    with CommDebugMode() as backward:
+        y.square().mean().backward()
+    for comm in (forward, backward):
+        counts.append({str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()})
+    return counts, any(p.grad.placements[0].is_partial() for p in mine.parameters())
 
-    def run():
-        for kind in (first, "tensor" if first == "wrapper" else "wrapper"):
-            h = funcol.all_reduce(torch.ones(4), "sum", group)
-            block(h if kind == "wrapper" else h.wait())
 
-    return recompiles(run).count("Recompiling")
+@pytest.mark.parametrize("world", [2, 4])
+def test_local_tensors_between_the_mlps_are_all_reduced_whatever_the_sizes(world):
+    with labkit.Ranks(world, device="cpu", backend="fake", quiet=True) as silent:
+        for dim, depth, tokens in ((16, 2, 1024), (64, 3, 8), (512, 2, 256), (256, 1, 4096)):
+            counts, partial = silent.run(called, None, dim, depth, tokens, ranks=0)[0]
+            assert (counts, partial) == ([{"all_reduce": depth}, {"all_reduce": depth}], False)
 
 
-def test_a_block_compiles_twice_for_a_wrapper_and_a_tensor():
-    newer = torch.__version__ >= "2.14"
+def test_redistribute_to_replicate_fixes_the_forward_and_not_the_backward():
     with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as silent:
-        assert silent.run(around_a_wrapper, "tensor", ranks=0)[0] == 1
-        assert silent.run(around_a_wrapper, "wrapper", ranks=0)[0] == (0 if newer else 1)
+        small, large = (
+            silent.run(called, Replicate(), *size, ranks=0)[0] for size in ((64, 3, 8), (512, 3, 256))
+        )
+    assert small[0][0] == large[0][0] == {"all_reduce": 3}
+    assert "all_gather_into_tensor" in small[0][1] and set(large[0][1]) == {"all_reduce"}
+    assert small[1] and not large[1]
 
 
-def test_a_settled_partial_is_all_reduced_whatever_the_sizes(shm_ranks):
-    def called(dim, tokens):
-        stack, x = program.whole_and_input(dim, 2, tokens)
-        mine = program.planned(stack, program.tp_mesh())
-        with torch.no_grad(), CommDebugMode() as comm:
-            mine(x)
-        return {str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()}
-
-    for size in ((16, 1024), (64, 8)):
-        assert shm_ranks.run(called, *size).same() == {"all_reduce": 2}
+def test_redistribute_to_shards_fixes_neither():
+    with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as silent:
+        few, many = (
+            silent.run(called, Shard(0), *size, ranks=0)[0][0] for size in ((64, 2, 8), (256, 2, 4096))
+        )
+    assert few[0] != many[0] and few[1] != many[1]
