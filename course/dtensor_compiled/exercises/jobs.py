@@ -38,8 +38,8 @@ LOOK = {
     "A": "the losses agree, so the forward is right; follow the gradient from mm_7, which leaves layer 1, to mm_8 and "
     "mm_9: what is it on one rank, and what should it be?",
     "B": "what does a rank's part look like at 4, 6 and 5 rows, and what does the guard of the first graph compare?",
-    "C": "the guard that failed is a comparison of two costs: 34.6 is one that section 2 prints for 256 features; "
-    "for which two collectives, and which placement makes DTensor compare them?",
+    "C": "the guard that failed is a comparison of two costs: 19.294 and 34.6 stand in section 2's table for 256 "
+    "features; for which two collectives, and which placement makes DTensor compare them?",
 }
 CHANGE = {
     "A": {

@@ -106,7 +106,7 @@ def _at(attempt: Attempt, mesh: Any, tokens: int, dim: int, hidden: int) -> dict
             y.to_local() + 0  # what was started is done
     alone: list[tuple[str, int]] = []
     with torch.no_grad(), on_collective(lambda name, nbytes: alone.append((name, nbytes))):
-        left = (F.gelu(parts[0] @ parts[1]) * (parts[0] @ parts[2])) @ parts[3]
+        left: Any = (F.gelu(parts[0] @ parts[1]) * (parts[0] @ parts[2])) @ parts[3]
         left.redistribute(placements=[Shard(0)]).to_local() + 0
     found: dict[str, Any] = {"kind": type(y).__name__, "sent": sent, "alone": alone}
     if not isinstance(y, DTensor):
