@@ -20,6 +20,7 @@ LESSONS = {
     "compiled_streams": "07_streams_in_compile",
     "guards": "09_guards_and_shapes",
     "dtensor": "10_tensor_parallel_training",
+    "dtensor_compiled": "10b_dtensor_compiled",
     "mesh": "11_mesh_or_world",
     "cold": "12_cold_and_warm",
     "break_it": "15_break_it",
