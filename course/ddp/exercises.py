@@ -1,4 +1,4 @@
-"""Lesson 13: DDP written twice with hooks, the cuts of a compiled model, and the logs of three jobs."""
+"""Lesson 13: DDP written twice with hooks, the cuts of a compiled model, and the logs of four jobs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course.shared.jobs import judge_jobs
 from course.shared.training import TOLERANCE, differences, loss_of
-from labkit import lessons, torch_compat
+from labkit import files, lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["buckets", "cuts", "jobs", "one_by_one"]
+__all__ = ["JOBS", "buckets", "cuts", "jobs", "one_by_one"]
 
-CAP = 50_000  # bytes; three buckets for the weights of the model below
+JOBS = files.ours("data/captured/ddp_jobs.log")
+# bytes; three buckets for the weights of the model below, and others if they are filled in the order of arrival
+CAP = 35_000
 HELD_S, LATE_S = 3.0, 0.05  # a future that is not waited for is done so long after backward
 HOOKS = (
-    "it is called as {}, hangs hooks on the parameters that require a gradient, and returns a function that is called "
-    "after backward"
+    "it is called as {}, registers hooks on the parameters that require a gradient, and returns a function that is "
+    "called after backward"
 )
 
 
@@ -97,7 +99,7 @@ def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         if call["arrived"] != arrived:
             raise Mistake(
                 f"the message of {size:,} bytes starts in hook number {call['arrived']} of backward, and its last "
-                f"gradient is there in number {arrived}",
+                f"gradient is complete in number {arrived}",
                 "count the gradients of each bucket, and let the hook that makes the count full start the message",
             )
     say(_overlapped(row))
@@ -120,7 +122,7 @@ def _judge_overlap(seen: Any, hint: str) -> None:
             )
             raise Mistake(
                 f"rank {rank}: {len(row['calls'])} all-reduces, {many} after backward",
-                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is there",
+                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is complete",
             )
         held = [call for call in row["calls"] if call["waited"] == "inside"]
         if held:
@@ -147,7 +149,8 @@ def _judge_overlap(seen: Any, hint: str) -> None:
             if step > 1:
                 raise Mistake(
                     finding,
-                    "the first step is right: what a step has counted or kept has to begin anew in the next",
+                    "the first step is right: what a step has counted or kept has to begin anew in the next, and "
+                    "nothing may change a gradient while its message is under way",
                 )
             raise Mistake(
                 finding, "each gradient is reduced once, and what was reduced ends up in .grad again"
@@ -276,6 +279,19 @@ CUTS = "it is called as my_cuts(layers, buckets, compiled), and returns a functi
 HIDDEN, CAPS = (32, 64, 16, 48, 32), (1500, 5000, 100_000)
 
 
+class _Part(torch.nn.Module):
+    """A compiled part that notes, each time it runs, which layers it has."""
+
+    def __init__(self, layers: Any, places: list[int], ran: list[list[int]]) -> None:
+        super().__init__()
+        self.run = torch.compile(torch.nn.Sequential(*layers), backend="aot_eager")
+        self.places, self.ran = places, ran
+
+    def forward(self, x: Any) -> Any:
+        self.ran.append(self.places)
+        return self.run(x)
+
+
 def judge_cuts(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The parts that a model is compiled in: numbers of eager, a cut where a bucket is complete, and no other cut."""
     for cap in CAPS:
@@ -284,9 +300,15 @@ def judge_cuts(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
             raise Mistake(f"it returns {found['kind']}", CUTS)
         starts, right, buckets = found["starts"], found["right"], found["buckets"]
         case = f"{buckets} bucket{'s' * (buckets > 1)}, {len(HIDDEN) + 2} layers"
-        if not starts:
+        if not found["called"]:
             raise Mistake(
                 f"{case}: `compiled` is not called", "compiled(part) compiles a list of layers as one graph"
+            )
+        if found["ran"] != list(range(len(HIDDEN) + 2)):
+            raise Mistake(
+                f"{case}: the compiled parts that ran have the layers {found['ran']}",
+                "the function that is returned runs compiled parts, each once, and together they have all layers in "
+                "their order",
             )
         if found["apart"] > TOLERANCE:
             raise Mistake(
@@ -302,7 +324,7 @@ def judge_cuts(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
         if more := sorted(starts - right):
             raise Mistake(
                 f"{case}: there is a cut before layer {more[0]}, where no bucket is complete",
-                "a cut serves a bucket whose last gradient is there; any other only costs a graph",
+                "a cut serves a bucket whose last gradient is complete; any other only costs a graph",
             )
         say(f"{case}: {len(starts)} graph{'s' * (len(starts) > 1)}, output and gradients of eager")
 
@@ -315,37 +337,49 @@ def _cut(attempt: Attempt, cap: int) -> dict[str, Any]:
     layers[3].up.weight.requires_grad_(False)
     weights = [p for layer in layers for p in layer.parameters() if p.requires_grad]
     buckets = _full(weights, cap)
-    parts: list[list[int]] = []
+    called: list[int] = []
+    ran: list[list[int]] = []
     places = {id(layer): i for i, layer in enumerate(layers)}
 
     def compiled(part: Any) -> Any:
         part = [part] if isinstance(part, torch.nn.Module) and id(part) in places else list(part)
-        parts.append([places[id(layer)] for layer in part])
-        return torch.compile(torch.nn.Sequential(*part), backend="aot_eager")
+        called.append(len(part))
+        return _Part(part, [places[id(layer)] for layer in part], ran)
 
     forward = attempt(layers, buckets, compiled)
     if not callable(forward):
         return {"kind": type(forward).__name__}
-    x, found = torch.linspace(-1, 1, 128).view(8, 16), []
+    x, seen = torch.linspace(-1, 1, 128).view(8, 16), []
     for run in (forward, torch.nn.Sequential(*layers)):
         for p in weights:
             p.grad = None
         y = run(x)
         y.square().mean().backward()
-        found.append([y.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad for p in weights)])
-    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(*found, strict=True))
+        seen.append([y.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad for p in weights)])
+    order = [i for part in ran for i in part]
+    whole = order == list(range(len(layers)))  # else its output may have another shape
+    pairs = zip(*seen, strict=True)
+    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs) if whole else math.inf
     place = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
-    starts = {min(part) for part in parts if part}
+    starts = {min(part) for part in ran if part}
     right = {0, *(min(place[id(p)] for p in bucket) for bucket in buckets)}
-    return {"kind": "", "starts": starts, "right": right, "buckets": len(buckets), "apart": apart}
+    found = {"kind": "", "starts": starts, "right": right, "buckets": len(buckets), "apart": apart}
+    return found | {"called": len(called), "ran": order}
 
 
-CAUSES = ("one bucket", "late rank", "not compiled", "no overlap on this link")
-CHANGES = ("leave out bucket_cap_mb", "speed up its input", "compile inside", "raise bucket_cap_mb")
+CAUSES = ("one bucket", "one graph", "late rank", "not compiled", "fixed cost of each message")
+CHANGES = (
+    "bucket_cap_mb=1",
+    "bucket_cap_mb=25",
+    'optimize_ddp="ddp_optimizer"',
+    "load its input earlier",
+    "compile inside",
+)
 RIGHT = {
-    "A": ({0, 1}, "one bucket", "leave out bucket_cap_mb"),
-    "B": ({1}, "late rank", "speed up its input"),
+    "A": ({0, 1}, "one bucket", "bucket_cap_mb=1"),
+    "B": ({1}, "late rank", "load its input earlier"),
     "C": ({0, 1}, "not compiled", "compile inside"),
+    "D": ({0, 1}, "fixed cost of each message", "bucket_cap_mb=25"),
 }
 FORM = (
     'it returns a dict such as {"A": ([0, 1], "late rank", "compile inside"), ...}: ranks, cause and change'
@@ -353,7 +387,8 @@ FORM = (
 LOOK = {
     "A": "compare the number of graphs with the number of messages, and a message's begin with the end of backward",
     "B": "a message runs from the latest rank's entry: when does each rank begin its backward?",
-    "C": "which lines of the other two logs does this one lack?",
+    "C": "compare all lines of one rank with those of job A, also those before the times",
+    "D": "messages of what sizes are there, and how long does each take from the end of the one before?",
 }
 
 
@@ -389,7 +424,7 @@ buckets = Exercise(
     20,
     (
         "gradients are those of torch's DDP, also in the second step",
-        "one message for each bucket, which starts when its last gradient is there",
+        "one message for each bucket, which starts when its last gradient is complete",
         "every one is waited for after backward",
     ),
     judge_buckets,
@@ -408,7 +443,7 @@ cuts = Exercise(
 )
 jobs = Exercise(
     "ddp.jobs",
-    "three jobs that are slower than they should be",
+    "four jobs and their logs",
     "medium",
     8,
     ("for each job the ranks on which something has to change, the cause, and the change",),

@@ -1,8 +1,8 @@
-"""One backward on the clock: the steps that a rank noted, as timelines of all ranks."""
+"""One backward on the clock: the steps that a rank noted, as a table and as timelines of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,10 +10,47 @@ import pandas as pd
 from course.shared.streams import Timeline
 from course.shared.streams.timeline import SPANS
 
-__all__ = ["timelines"]
+__all__ = ["table_of", "timelines"]
 
 
-def timelines(notes: Mapping[int, Mapping[str, list[dict[str, Any]]]], label: str) -> dict[str, Timeline]:
+Notes = Mapping[int, Mapping[str, list[dict[str, Any]]]]
+
+
+def table_of(notes: Notes, control: str, hidden: Callable[[dict[str, Any]], float]) -> pd.DataFrame:
+    """Of each way: its messages, and medians over the rounds: the length of a step, what it saves, what it hides.
+
+    Args:
+        notes: as `timelines` takes them.
+        control: the way that the others are compared with, round by round.
+        hidden: the ms of a rank's step in which it computed beside a message.
+
+    >>> step = {"begin": 0.0, "done": 2.0, "end": 3.0, "sent": [(0.5, 1.0, 3.0)]}
+    >>> table_of({0: {"a": [step], "b": [step | {"end": 4.0}]}}, "b", lambda one: 7.0).loc["a", "saved, ms"]
+    1000.0
+    """
+    steps = {
+        name: list(zip(*(mine[name] for mine in notes.values()), strict=True))
+        for name in next(iter(notes.values()))
+    }
+    took = {
+        name: pd.Series(
+            [max(step["end"] for step in each) - max(step["begin"] for step in each) for each in rounds]
+        )
+        for name, rounds in steps.items()
+    }
+    rows = {
+        name: {
+            "messages": len(rounds[0][0]["sent"]),
+            "from backward's begin, ms": took[name].median() * 1e3,
+            "saved, ms": (took[control] - took[name]).median() * 1e3,
+            "hidden, ms": pd.Series([min(map(hidden, each)) for each in rounds]).median(),
+        }
+        for name, rounds in steps.items()
+    }
+    return pd.DataFrame(rows).T.round(1).rename_axis("way")
+
+
+def timelines(notes: Notes, label: str) -> dict[str, Timeline]:
     """Place the middle step of each way on a clock: backward, and each message once all ranks have entered it.
 
     Args:

@@ -145,8 +145,9 @@ def from_the_end(layers, buckets, compiled):
 def as_tuples():
     return {
         "C": ({1, 0}, "not compiled", "compile inside"),
-        "A": ((0, 1), "one bucket", "leave out bucket_cap_mb"),
-        "B": (1, "late rank", "speed up its input"),
+        "A": ((0, 1), "one bucket", "bucket_cap_mb=1"),
+        "B": (1, "late rank", "load its input earlier"),
+        "D": (frozenset((0, 1)), "fixed cost of each message", "bucket_cap_mb=25"),
     }
 
 

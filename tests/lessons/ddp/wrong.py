@@ -258,6 +258,36 @@ def _two_for_the_world_in_buckets(model, cap):
     return _bucketed(model, cap, size=2)
 
 
+def _by_arrival(model, cap):
+    """Fills a bucket with what has arrived, and sends it once it is full."""
+    held, in_flight = [], []
+    weights = trainable(model)
+    seen = []
+
+    def send():
+        flat = torch.cat([p.grad.flatten() for p in held]) / dist.get_world_size()
+        in_flight.append((list(held), flat, dist.all_reduce(flat, async_op=True)))
+        held.clear()
+
+    def arrived(p):
+        held.append(p)
+        seen.append(p)
+        if sum(q.nbytes for q in held) >= cap or len(seen) == len(weights):
+            send()
+
+    def finish():
+        for bucket, flat, work in in_flight:
+            work.wait()
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad.copy_(part.view_as(p))
+        in_flight.clear()
+        seen.clear()
+
+    for p in weights:
+        p.register_post_accumulate_grad_hook(arrived)
+    return finish
+
+
 def _run(parts):
     return torch.nn.Sequential(*parts)
 
@@ -297,33 +327,52 @@ def _returns_parts(layers, buckets, compiled):
     return [compiled([layer]) for layer in layers]
 
 
+def _throws_the_parts_away(layers, buckets, compiled):
+    _at(layers, compiled, lambda i, layer: True)
+    return _run(layers)
+
+
+def _compiles_twice(layers, buckets, compiled):
+    _at(layers, compiled, lambda i, layer: True)
+    return compiled(layers)
+
+
+def _leaves_one_outside(layers, buckets, compiled):
+    return _run([*_at(layers[:-1], compiled, lambda i, layer: False), layers[-1]])
+
+
 def _not_compiled(layers, buckets, compiled):
     return _run(layers)
 
 
 def _jobs(**changed):
     right = {
-        "A": ([0, 1], "one bucket", "leave out bucket_cap_mb"),
-        "B": ([1], "late rank", "speed up its input"),
+        "A": ([0, 1], "one bucket", "bucket_cap_mb=1"),
+        "B": ([1], "late rank", "load its input earlier"),
         "C": ([0, 1], "not compiled", "compile inside"),
+        "D": ([0, 1], "fixed cost of each message", "bucket_cap_mb=25"),
     }
     return right | changed
 
 
 def _rank_0_is_slow():
-    return _jobs(B=([0], "late rank", "speed up its input"))
+    return _jobs(B=([0], "late rank", "load its input earlier"))
 
 
-def _nothing_overlaps():
-    return _jobs(A=([0, 1], "no overlap on this link", "raise bucket_cap_mb"))
+def _one_graph():
+    return _jobs(A=([0, 1], "one graph", 'optimize_ddp="ddp_optimizer"'))
 
 
-def _a_larger_bucket():
-    return _jobs(A=([0, 1], "one bucket", "raise bucket_cap_mb"))
+def _the_same_bucket():
+    return _jobs(A=([0, 1], "one bucket", "bucket_cap_mb=25"))
 
 
 def _late_too():
-    return _jobs(C=([1], "late rank", "speed up its input"))
+    return _jobs(C=([1], "late rank", "load its input earlier"))
+
+
+def _graphs_cost():
+    return _jobs(D=([0, 1], "one graph", "bucket_cap_mb=1"))
 
 
 def _a_word():
@@ -355,6 +404,7 @@ WRONG = {
         _last_in_a_hook: "start it in the hook",
         _from_the_front: "go through reversed(list(model.parameters()))",
         _at_most: "go through reversed(list(model.parameters()))",
+        _by_arrival: "go through reversed(list(model.parameters()))",
         _by_the_last_of_the_list: "the parameters that require a gradient",
         _two_for_the_world_in_buckets: "look for a number that is dist.get_world_size()",
     },
@@ -362,16 +412,20 @@ WRONG = {
         _whole: "has to begin, in forward, with the layer of that weight",
         _each_layer: "any other only costs a graph",
         _after_the_layer: "has to begin, in forward, with the layer of that weight",
-        _before_the_first_gradient: "has to begin, in forward, with the layer of that weight",
-        _forgets_the_others: "each layer is in one part",
+        _before_the_first_gradient: "any other only costs a graph",
+        _forgets_the_others: "together they have all layers",
+        _throws_the_parts_away: "together they have all layers",
+        _compiles_twice: "has to begin, in forward, with the layer of that weight",
+        _leaves_one_outside: "together they have all layers",
         _returns_parts: "returns a function of x",
         _not_compiled: "compiles a list of layers as one graph",
     },
     "ddp.jobs": {
         _rank_0_is_slow: "on which ranks would you change something",
-        _nothing_overlaps: "compare the number of graphs with the number of messages",
-        _a_larger_bucket: "a change that does not touch it",
-        _late_too: "which lines of the other two logs does this one lack",
-        _a_word: "one of one bucket, late rank",
+        _one_graph: "compare the number of graphs with the number of messages",
+        _the_same_bucket: "a change that does not touch it",
+        _late_too: "compare all lines of one rank with those of job A",
+        _graphs_cost: "messages of what sizes are there",
+        _a_word: "one of one bucket, one graph",
     },
 }
