@@ -25,7 +25,8 @@ def table_of(notes: Notes, control: str, hidden: Callable[[dict[str, Any]], floa
         hidden: the ms of a rank's step in which it computed beside a message.
 
     >>> step = {"begin": 0.0, "done": 2.0, "end": 3.0, "sent": [(0.5, 1.0, 3.0)]}
-    >>> table_of({0: {"a": [step], "b": [step | {"end": 4.0}]}}, "b", lambda one: 7.0).loc["a", "saved, ms"]
+    >>> table = table_of({0: {"a": [step], "b": [step | {"end": 4.0}]}}, "b", lambda one: 7.0)
+    >>> float(table.loc["a", "saved, ms"])
     1000.0
     """
     steps = {
