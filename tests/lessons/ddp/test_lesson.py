@@ -22,7 +22,8 @@ def cells(*ids):
     """The program and the solutions, and these cells up to their first use of ranks."""
     space = lesson_cells.definitions(LESSON, "cell-12-l13", "cell-21-l13", *ids)
     space |= {**PARAMETERS, "quiet_stderr": quiet_stderr, "with_own_code": with_own_code}
-    return space | {"timing": timing, "pd": pd}
+    space |= {"timing": timing, "pd": pd}  # in place: it is what the functions see
+    return space
 
 
 @pytest.fixture(scope="module", params=(2, 4))
