@@ -5,6 +5,7 @@ CUDA, and what lesson 19's files print on another torch.
     python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
+    python -m tools.recapture patterns   # stream_patterns.json, the row of the torch that runs it; takes triton
     python -m tools.recapture two_versions   # two_versions.json, of lesson 19; by `uv run`, with torch 2.15.0
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
@@ -35,7 +36,7 @@ from typing import Any
 import torch
 
 import labkit
-from course.compiled_streams import captured, inside, shipped
+from course.compiled_streams import captured, inside, patterns, shipped
 from course.compiled_streams.kernels import FUNCTIONS, kernels
 from course.compiled_streams.offload import NEEDED
 from labkit import files, hardware, torch_compat
@@ -165,6 +166,15 @@ def later() -> Path:
     return shipped.save_later(replace(graph, text=""), found, torch.__version__.partition("+")[0], _today())
 
 
+def stream_patterns() -> Path:
+    """Keep what this torch makes of lesson 07's patterns. Raises UnsupportedTorch without triton."""
+    try:
+        triton = importlib.import_module("triton").__version__
+    except ImportError:
+        raise torch_compat.UnsupportedTorch("the code that Inductor writes for CUDA takes the package triton") from None
+    return Path(patterns.keep(_today(), triton))
+
+
 def two_versions(version: str = "2.15.0") -> Path:
     """Run the files that lesson 19 writes with another torch, and keep what they print: its saved twin."""
     options, env = environments.options()
@@ -194,7 +204,7 @@ def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-MAKERS = {"graphs": graphs, "inductor": inductor, "later": later, "two_versions": two_versions}
+MAKERS = {"graphs": graphs, "inductor": inductor, "later": later, "patterns": stream_patterns, "two_versions": two_versions}
 
 
 def main(given: list[str]) -> int:
