@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["Unsaved", "folder", "home", "lessons", "ours", "replace", "writable"]
+__all__ = ["Unsaved", "folder", "home", "lessons", "number", "ours", "replace", "writable"]
 
 PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
@@ -92,6 +92,18 @@ def lessons() -> list[Path]:
     '00_start_here.ipynb'
     """
     return sorted(ours("notebooks").glob("*.ipynb"))
+
+
+def number(lesson: str | Path) -> str:
+    """The number of a lesson, two digits and perhaps a letter.
+
+    Args:
+        lesson: the notebook's path or name.
+
+    >>> number("04_graph_break_cliff"), number(Path("notebooks/10b_dtensor_compiled.ipynb"))
+    ('04', '10b')
+    """
+    return Path(lesson).name.partition("_")[0]
 
 
 def folder(text: str) -> Path:

@@ -9,12 +9,13 @@ from labkit import files
 
 __all__ = ["TOPICS", "lesson", "modules"]
 
-# one package of `course` each, in the order of the course: the place is the number of the lesson
-TOPICS = (
-    *("start", "groups", "functional", "reading", "cliff", "trap", "streams", "compiled_streams"),
-    *("symmetry", "guards", "dtensor", "mesh", "cold", "ddp", "fsdp", "break_it"),
-    *("scale", "since", "repair", "new_torch"),
-)
+# one package of `course` each, in the order of the course, and the number of its lesson
+TOPICS = {
+    **{"start": "00", "groups": "01", "functional": "02", "reading": "03", "cliff": "04", "trap": "05"},
+    **{"streams": "06", "compiled_streams": "07", "symmetry": "08", "guards": "09"},
+    **{"dtensor": "10", "mesh": "11", "cold": "12", "ddp": "13", "fsdp": "14", "break_it": "15"},
+    **{"scale": "16", "since": "17", "repair": "18", "new_torch": "19"},
+}
 COURSE = Path(__file__).parents[1] / "course"
 
 
@@ -32,7 +33,7 @@ def lesson(topic: str) -> str:
     """
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}: there is {', '.join(TOPICS)}")
-    number = f"{TOPICS.index(topic):02d}_"
+    number = f"{TOPICS[topic]}_"
     for path in files.lessons():
         if path.stem.startswith(number):
             return path.stem

@@ -275,7 +275,7 @@ def _pack(column: pd.Series) -> Any:
     import pandas as pd
 
     if pd.api.types.is_float_dtype(column):
-        # nine digits: a nanosecond in a second, and no noise behind them
+        # nine digits: a nanosecond in a second, and no noise after them
         return [None if pd.isna(v) else float(f"{v:.9g}") for v in column]
     values = column.tolist()
     if values and all(isinstance(v, str) for v in values):

@@ -66,7 +66,7 @@ def home() -> Path:
 
 
 def _key(version: str) -> tuple[int, ...]:
-    # a nightly build has more behind its three numbers
+    # a nightly build has more after its three numbers
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
@@ -227,7 +227,7 @@ def word(told: Mapping[str, str]) -> str:
 
     Returns:
         'always', 'since X', 'until X', 'only in X', 'not in X' for one version among others, 'not in A-Z' for all, or
-        'cannot tell here'. Versions that answered neither are named behind it.
+        'cannot tell here'. Versions that answered neither are named after it.
 
     >>> [word(dict(zip("ABC", told))) for told in (["yes"] * 3, ["no", "yes", "yes"], ["yes", "no", "no"])]
     ['always', 'since B', 'until A']

@@ -27,7 +27,7 @@ def test_every_step_is_a_command_that_its_program_reads(tmp_path):
         if program == "labkit":
             _parser().parse_args(arguments)  # ends the test where it is refused
     lessons = [step.command[2] for step in found if step.command[:2] == ("labkit", "run")]
-    assert lessons and set(lessons) <= {path.stem[:2] for path in files.lessons()}
+    assert lessons and set(lessons) <= {*map(files.number, files.lessons())}
     (ledger,) = [step for step in found if step.name == "ledger"]
     facts = {fact.id: fact for fact in load().facts}
     asked = [facts[name] for name in ledger.command if name in facts]

@@ -54,9 +54,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def execute(path: Path, values: Any, folder: Path | None, say: Any, shown: Any) -> execution.Done:
-        names.append(path.stem[:2])
+        names.append(files.number(path))
         table = pd.DataFrame({"us": [1.5], "what": ["5 µs → 6 µs"]})
-        report = Report(f"demo_{path.stem[:2]}", "Found", "gloo · cpu", {"summary": table}, notes=["é"])
+        report = Report(f"demo_{files.number(path)}", "Found", "gloo · cpu", {"summary": table}, notes=["é"])
         done = execution.Done(path.stem, dict(values), [report])
         if folder is not None:
             report.save(folder)
@@ -216,7 +216,7 @@ def test_a_cell_that_fails_costs_the_other_lessons_nothing(
     assert measured == ["08", "09", "10"] and len(list(tmp_path.glob("*.json"))) == 3
     assert "labkit: 09_guards_and_shapes [2]:3: ValueError: no; the notebook up to there: " in found.err
     assert "labkit: a cell failed in 09; the others ran to the end" in found.err
-    failed = {one["lesson"][:2]: bool(one["failed"]) for one in json.loads(found.out)}
+    failed = {files.number(one["lesson"]): bool(one["failed"]) for one in json.loads(found.out)}
     assert failed == {"08": False, "09": True, "10": False}
 
 

@@ -54,7 +54,7 @@ class Lesson:
 def lessons(root: Path = ROOT) -> list[Lesson]:
     """The lessons of a checkout, in order. Raises ValueError naming the lesson whose first cell is not in form."""
     found = []
-    for path in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((root / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
         first = json.loads(path.read_text(encoding="utf-8"))["cells"][0]
         found.append(parse(path.stem, "".join(first["source"])))
     return found
@@ -167,7 +167,7 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
 def _with_versions(readme: str) -> str:
     """The README with its table of the facts that differ between torch versions, where it has one."""
     lines = ["| since when | the fact | what to do | lesson |", "|---|---|---|---|"]
-    names = {path.name[:2]: path.name for path in files.lessons()}
+    names = {files.number(path): path.name for path in files.lessons()}
     for row in versions.news(load()).to_dict("records"):
         cells = [row["word"], f"{row['says']} `{row['fact']}`", row["do"], ""]
         if row["link"]:

@@ -50,7 +50,9 @@ def page(rows: list[dict[str, Any]] | None = None, root: Path = ROOT) -> str:
     table, told, done = [], [], set()
     for row in rows:
         shown = facts.choose(only=row["facts"])
-        place = f"[{row['lesson'][:2]}](../notebooks/{row['lesson']}.ipynb), In [{_cell(row, root)}]"
+        place = (
+            f"[{files.number(row['lesson'])}](../notebooks/{row['lesson']}.ipynb), In [{_cell(row, root)}]"
+        )
         outcome = ", ".join(f"{fact.id}: *{words[fact.id]}*" for fact in shown)
         asks = f"**{row['source']}.** {row['asks']}"
         table.append(f"| {' | '.join([asks, place, _command(row), _needs(row, shown), outcome])} |")

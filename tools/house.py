@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 
-from labkit import cli, registry
+from labkit import cli, files, registry
 from tools import size
 from tools.reach import PACKAGES, ROOT, Code, Name, cells, dotted_names
 
@@ -150,7 +150,7 @@ def main() -> int:
             print(f"{lines:6,}  {module}")
     elif asked.names:
         for name, books in sorted(dotted_names().items()):
-            print(f"{name:60}  {' '.join(sorted(book[:2] for book in books))}")
+            print(f"{name:60}  {' '.join(sorted(map(files.number, books)))}")
     elif asked.path:
         for file, name in path():
             print(f"{file}: {name}")

@@ -58,7 +58,7 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
 
 
 def _bars(sheet: Sheet, lanes: Mapping[str, Sequence[Span]], beside: Sequence[str]) -> None:
-    """One bar a lane, made of its spans, with a text behind each."""
+    """One bar a lane, made of its spans, with a text after each."""
     seen = {span[0] for spans in lanes.values() for span in spans}
     sheet.legend([(name, patch(*look, width=0)) for name, look in LOOKS.items() if name in seen])
     left = 0.35 + max(style.text_width(name, style.NORMAL) for name in lanes)

@@ -70,7 +70,7 @@ def figure(report: Any) -> Figure:
 
 
 def _label(ax: Any, labels: list[tuple[float, str]]) -> None:
-    """A label behind each line, moved up where it would cover the one below."""
+    """A label at the end of each line, moved up where it would cover the one below."""
     points, floor = HEIGHT * 72 / ax.get_ylim()[1], -float("inf")
     for y, text in sorted(labels):
         floor = max(y * points, floor + GAP)

@@ -93,7 +93,7 @@ def _count(attempt: Attempt) -> dict[str, Any]:
 
 
 def mystery(x, steps=2, mode=None):  # type: ignore[no-untyped-def]
-    """The function behind the guard list: nothing that a reader has to see."""
+    """The function that has the guards of the list: nothing that a reader has to see."""
     for _ in range(steps):
         x = x.sin()
     if mode is not None:

@@ -97,7 +97,7 @@ def compile_health(place: Callable[[str, int], str] | None = None) -> Iterator[H
     listener = _Listener(health, place or (lambda file, line: f"{os.path.basename(file)}:{line}"))
     logger = torch_compat.trace_logger()
     level, propagate = logger.level, logger.propagate
-    # first in line: torch's own handler takes itself off the list as it is called, which skips the one behind it
+    # first in line: torch's own handler takes itself off the list as it is called, which skips the next one
     logger.handlers.insert(0, listener)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

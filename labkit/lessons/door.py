@@ -87,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
         print(_json(every))
     if folder is not None:
         print(f"saved in {folder}: {', '.join(_kept(every))}", file=sys.stderr)
-    failed = [done.lesson[:2] for done in every if done.failed]
+    failed = [files.number(done.lesson) for done in every if done.failed]
     if failed and len(every) > 1:
         print(f"labkit: a cell failed in {', '.join(failed)}; the others ran to the end", file=sys.stderr)
     return 1 if failed else 0
@@ -123,7 +123,9 @@ def _values(lessons: list[Path], typed: dict[str, str]) -> dict[str, dict[str, A
             raise ValueError(f"no lesson has a parameter {name!r}: `labkit list` shows them")
     several = len(lessons) > 1
     return {
-        lesson: chosen(of, {n: t for n, t in typed.items() if n in of or not several}, f"lesson {lesson[:2]}")
+        lesson: chosen(
+            of, {n: t for n, t in typed.items() if n in of or not several}, f"lesson {files.number(lesson)}"
+        )
         for lesson, of in known.items()
     }
 
@@ -141,9 +143,10 @@ def _find(word: str) -> Path:
     """A lesson by its number or its name."""
     every = _every()
     for path in every:
-        if word and (word == path.stem or word.zfill(2) == path.stem[:2]):
+        number = files.number(path)
+        if word and word in (path.stem, number, number.removeprefix("0")):
             return path
-    raise ValueError(f"unknown lesson {word!r}: there is {', '.join(path.stem[:2] for path in every)}")
+    raise ValueError(f"unknown lesson {word!r}: there is {', '.join(map(files.number, every))}")
 
 
 def _recordings() -> Path:

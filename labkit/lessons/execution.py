@@ -100,7 +100,7 @@ def execute(
         if counts(cell):
             number, began = number + 1, time.monotonic()
             first = next(filter(None, map(str.strip, cell.source.splitlines())), "")
-            say(f"{path.stem[:2]} [{number}/{count}] {first[:70]}")
+            say(f"{files.number(path)} [{number}/{count}] {first[:70]}")
 
     def executed(cell: Any, cell_index: int, execute_reply: Any) -> None:
         if counts(cell):

@@ -62,7 +62,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     recompiles = looked.whole["recompiles"][["rank", "name", "reason", "place"]]
-    behind = "In the order of the first call. Only those right behind a break have a place."
+    behind = "In the order of the first call. Only those right after a break have a place."
     parts = [
         f"<h1>{_e(looked.name)}</h1>",
         f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {_e(looked.record.label)}"

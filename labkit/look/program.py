@@ -65,7 +65,7 @@ class Program:
 
     @property
     def command(self) -> str:
-        """What one would type behind `python`, without the folder of the script."""
+        """What one would type after `python`, without the folder of the script."""
         return shlex.join([*(["-m"] if self.module else []), self.name, *self.arguments])
 
 

@@ -167,7 +167,7 @@ class Spawner(Starter):
             how = "it closed its socket"
         size = os.fstat(self._said).st_size
         text = os.pread(self._said, LAST_WORDS, max(size - LAST_WORDS, 0)).decode(errors="replace").strip()
-        # an exception may go on for lines behind the one that names it
+        # an exception may go on for lines after the one that names it
         named = list(re.finditer(r"^[\w.]+(Error|Exception)\b", text, re.MULTILINE))
         said = " ".join(text[named[-1].start() :].split()) if named else text.rpartition("\n")[2]
         return f"{how}, {said[:300] or 'no message'}"

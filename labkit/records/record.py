@@ -136,7 +136,7 @@ class Record:
 
     @property
     def compiles(self) -> pd.DataFrame:
-        """Compiles behind these graphs: seconds in all, in Dynamo and in the backend, and whether from a cache."""
+        """The compiles of these graphs: seconds in all, in Dynamo and in the backend, and whether from a cache."""
         return self.tables["compiles"]
 
     @property
@@ -377,7 +377,7 @@ def table(name: str, rows: Iterable[dict[str, Any]], extra: Iterable[str] = ()) 
     Args:
         name: A key of `TABLES`.
         rows: The rows, as dicts by column.
-        extra: Columns of text behind those of `TABLES`.
+        extra: Columns of text after those of `TABLES`.
     """
     types = TABLES[name]
     made = pd.DataFrame(list(rows), columns=[*types, *extra])

@@ -160,7 +160,7 @@ def _there(c: Compile, event: Event) -> bool:
     """Whether this compile can be the event's own: it had begun when a compile ended, or when code was entered."""
     if event.kind == "compile":
         return c.started <= event.end / 1e9 + _CLOCK_SLACK_S
-    # Ids begin anew when Dynamo is reset, and the next 0/0 can begin within the slack behind the last call of this one
+    # Ids begin anew when Dynamo is reset, and the next 0/0 can begin within the slack after the last call of this one
     began = c.started if c.ready is None else c.ready
     return began <= event.start / 1e9 + _CLOCK_SLACK_S
 

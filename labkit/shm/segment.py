@@ -1,4 +1,4 @@
-"""The memory that the ranks of a group share: its layout, and how it is made without leaving a name behind.
+"""The memory that the ranks of a group share: its layout, and how it is made so that no name of it stays.
 
 It holds a control page for each rank, then two slots for each rank, which are used in turn.
 """
@@ -90,7 +90,7 @@ def _reserve(fd: int, nbytes: int) -> None:
 
 
 PLACES: tuple[tuple[str, Any], ...] = (
-    ("memfd", _memfd),  # never has a name, so that even SIGKILL leaves nothing behind
+    ("memfd", _memfd),  # never has a name, so that even SIGKILL leaves no file
     ("/dev/shm", lambda: _file("/dev/shm")),
     (tempfile.gettempdir(), lambda: _file(tempfile.gettempdir())),
 )

@@ -12,7 +12,7 @@ from labkit.torch_compat.versions import UnsupportedTorch, replaced, require
 
 
 def compile_backend(name: str) -> Callable[..., Any]:
-    """Look up the function behind the name of a compile backend, such as 'inductor'.
+    """Look up the function of the name of a compile backend, such as 'inductor'.
 
     Raises:
         UnsupportedTorch: this torch knows no such backend.

@@ -121,9 +121,9 @@ def _one_millisecond(node: Any, override_size: Any = None) -> float | None:
 
 @contextlib.contextmanager
 def ddp_mode(mode: str) -> Iterator[None]:
-    """Build and compile DDP in a block with this setting of `optimize_ddp`, and leave nothing of it behind.
+    """Build and compile DDP in a block with this setting of `optimize_ddp`, and undo all that it sets.
 
-    Where DDP uses its Python reducer it leaves two things behind: an Inductor setting, and its own module among those
+    Where DDP uses its Python reducer it leaves two things: an Inductor setting, and its own module among those
     that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
     """
     inlined = require("torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST")

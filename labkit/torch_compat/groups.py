@@ -1,4 +1,4 @@
-"""Process groups: c10d's own, the operators behind functional collectives, stores, and what eager collectives ask."""
+"""Process groups: c10d's own, the operators of functional collectives, stores, and what eager collectives ask."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def gather_cuda_over_gloo() -> None:
 
 
 def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
-    """Return the operator behind a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
+    """Return the operator of a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
     return require(f"torch.ops.{namespace}.{name}")
 
 

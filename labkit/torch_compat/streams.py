@@ -41,12 +41,12 @@ def external_objects() -> dict[int, Any]:
 
 
 def control_deps() -> Any:
-    """Return the operator that keeps a stream operator behind what it depends on (Inductor's control_dependencies)."""
+    """Return the operator that keeps a stream operator after what it depends on (Inductor's control_dependencies)."""
     return require("torch._inductor.fx_passes.control_dependencies.control_deps")
 
 
 def no_mutation_check() -> None:
-    """Turn off Dynamo's error about an event behind a changed input, to see what it protects from."""
+    """Turn off Dynamo's error about an event after a changed input, to see what it protects from."""
     replaced(
         "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",
         lambda self, stream_index: None,

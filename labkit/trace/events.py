@@ -77,7 +77,7 @@ class Event:
 
 
 def collective_op(name: str) -> str:
-    """Return the operation behind an event's name, the same for its eager, functional and shm spelling.
+    """Return the operation that an event's name stands for, the same for its eager, functional and shm spelling.
 
     >>> {collective_op(name) for name in ("c10d::allreduce_", "_c10d_functional::all_reduce_", "shm:all_reduce")}
     {'all_reduce'}

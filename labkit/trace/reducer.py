@@ -69,7 +69,7 @@ Gaps = list[tuple[int, float]]
 
 
 def _backwards(main: Sequence[RawEvent]) -> list[tuple[RawEvent, int, Gaps, bool]]:
-    """Each backward in which DDP started a collective: a range of it, when that started, and the gaps behind it.
+    """Each backward in which DDP started a collective: a range of it, when that started, and the gaps after it.
 
     The last one says whether the gaps end with something that the reducer did.
     """

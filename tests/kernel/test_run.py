@@ -139,7 +139,7 @@ def test_a_lesson_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
 # --- the cells of the lessons ---
 
 
-@pytest.mark.parametrize("path", files.lessons(), ids=lambda path: path.stem[:2])
+@pytest.mark.parametrize("path", files.lessons(), ids=files.number)
 def test_the_parameters_of_a_lesson_are_in_form_and_used(path: Path) -> None:
     named = parameters(path)
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]

@@ -27,7 +27,7 @@ def tagged() -> list[str]:
 
 def test_a_lesson_without_a_main_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     without = next(path.stem for path in files.lessons() if path.stem not in tagged())
-    assert cli.main(["program", without[:2]]) == 2
+    assert cli.main(["program", files.number(without)]) == 2
     assert f"lesson {without} has no" in capsys.readouterr().err
 
 

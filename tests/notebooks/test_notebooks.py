@@ -68,12 +68,12 @@ def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     folder = tmp_path / "notebooks"
     shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     notebook = nbformat.read(folder / path.name, as_version=4)
-    for usual, fewer in FEWER.get(path.stem[:2], {}).items():
+    for usual, fewer in FEWER.get(files.number(path), {}).items():
         assert any(usual in cell.source for cell in notebook.cells), f"{path.stem} has no {usual!r} any more"
         for cell in notebook.cells:
             cell.source = cell.source.replace(usual, fewer)
     nbformat.write(notebook, folder / path.name)
-    given = dict(word.split("=") for word in SMALLER.get(path.stem[:2], "").split())
+    given = dict(word.split("=") for word in SMALLER.get(files.number(path), "").split())
     values = chosen(parameters(path), given, path.stem)
     found = execution.execute(folder / path.name, values, tmp_path)
     assert not found.failed, found.failed

@@ -49,7 +49,8 @@ def hard_to_read(path: Path) -> list[str]:
 
 
 def test_every_lesson_but_the_appendix_has_one():
-    assert {path.name[:2] for path in PICTURES} == {f"{number:02}" for number in range(19)}
+    every, drawn = {*map(files.number, files.lessons())}, {*map(files.number, PICTURES)}
+    assert drawn <= every and {number for number in every - drawn if number.isdecimal()} == {"19"}
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
