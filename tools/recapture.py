@@ -1,8 +1,8 @@
-"""Makes the data of data/captured anew: the stream graphs of lesson 07, what Inductor writes for
+"""Makes the data of data/captured anew: the stream graphs of lessons 07 and 07b, what Inductor writes for
 CUDA, and what lesson 19's files print on another torch.
 
     python -m tools.recapture            # both; without triton only the graphs
-    python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
+    python -m tools.recapture graphs     # stream_graphs.json, from lessons 07 and 07b
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
     python -m tools.recapture patterns   # stream_patterns.json, the row of the torch that runs it; takes triton
@@ -36,9 +36,10 @@ from typing import Any
 import torch
 
 import labkit
-from course.compiled_streams import captured, inside, patterns, shipped
+from course.compiled_streams import inside, patterns
 from course.compiled_streams.kernels import FUNCTIONS, kernels
-from course.compiled_streams.offload import NEEDED
+from course.offload.offload import NEEDED
+from course.shared.streams import captured, shipped
 from labkit import files, hardware, torch_compat
 from ledger import environments
 
@@ -46,6 +47,7 @@ __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSON = "07_streams_in_compile"
+LESSONS = (LESSON, "07b_activation_offloading")
 LOOKS = {"capture", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 TWIN = files.ours("data/captured/two_versions.json")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -119,8 +121,8 @@ def _as_cells(sources: Iterable[str]) -> None:
         InteractiveShell.clear_instance()
 
 
-def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
-    """Run the cells of the lesson that need a child process, and write what the children found."""
+def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
+    """Run the cells of the lessons that need a child process, and write what the children found."""
     if not torch_compat.has_stream_graphs():
         raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
 
@@ -133,7 +135,8 @@ def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
     try:
         with tempfile.TemporaryDirectory() as folder, shipped.recording() as record:
             os.environ["LABKIT_HOME"] = folder  # what a lesson remembers of its reader is no business of ours
-            _as_cells(needed(cells(lesson)))
+            for lesson in lessons:
+                _as_cells(needed(cells(lesson)))
     finally:
         labkit.Ranks = started  # type: ignore[misc]
         os.environ.pop("LABKIT_HOME")
@@ -171,7 +174,9 @@ def stream_patterns() -> Path:
     try:
         triton = importlib.import_module("triton").__version__
     except ImportError:
-        raise torch_compat.UnsupportedTorch("the code that Inductor writes for CUDA takes the package triton") from None
+        raise torch_compat.UnsupportedTorch(
+            "the code that Inductor writes for CUDA takes the package triton"
+        ) from None
     return Path(patterns.keep(_today(), triton))
 
 
@@ -204,7 +209,13 @@ def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-MAKERS = {"graphs": graphs, "inductor": inductor, "later": later, "patterns": stream_patterns, "two_versions": two_versions}
+MAKERS = {
+    "graphs": graphs,
+    "inductor": inductor,
+    "later": later,
+    "patterns": stream_patterns,
+    "two_versions": two_versions,
+}
 
 
 def main(given: list[str]) -> int:

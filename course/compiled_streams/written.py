@@ -1,7 +1,7 @@
 """The code that Inductor writes, read as a stream program that lesson 06's race check takes.
 
-Read are launches of kernels (Triton, C++ and `extern_kernels`), `with stream1:`, the stream operators, and what happens to buffers:
-where they are allocated, given another name (`buf6 = buf0; del buf0  # reuse`), and deleted.
+Read are launches of kernels (Triton, C++ and `extern_kernels`), `with stream1:`, the stream operators, and what happens
+to buffers: where they are allocated, given another name (`buf6 = buf0; del buf0  # reuse`), and deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ SAME = re.compile(r"(\w+) = (\w+); del \2|(\w+) = reinterpret_tensor\((\w+),")
 BUFFER = re.compile(r"\b(?:buf\d+|arg\d+_\d+|primals_\d+|tangents_\d+)\b")
 
 
-def write(functions: Sequence[Callable[..., Any]], shapes: Mapping[str, tuple[int, ...]], streams: int) -> dict[str, str]:
+def write(
+    functions: Sequence[Callable[..., Any]], shapes: Mapping[str, tuple[int, ...]], streams: int
+) -> dict[str, str]:
     """What Inductor writes for an H100 of functions of (x, *streams), by their names; for a child process.
 
     shapes: of x by the function's name, by default (1024,). Takes the package triton. Nothing is run.

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from course.compiled_streams import captured, offload, shipped
-from course.shared.streams import StreamError
+from course.offload import offload
+from course.shared.streams import StreamError, captured, shipped
 from labkit import hardware, lessons, torch_compat
 from labkit.ranks import RankError, Ranks
 from tools import recapture

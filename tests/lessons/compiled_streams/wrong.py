@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def records_behind_the_change(x, side):
+def records_after_the_change(x, side):
     x.mul_(2)
     made = torch.Event()
     made.record()
@@ -52,54 +52,75 @@ def needs_no_event(x, side):
     return x + 1
 
 
-def _products(graph):
-    return [n for n in graph.nodes if n.target is torch.ops.aten.mm.default]
+def no_edges(nodes):
+    return []
 
 
-def _all(graph, target):
-    return [n for n in graph.nodes if n.target is target]
+def everything_in_a_row(nodes):
+    order = [n.name for n in nodes if n.word not in ("input", "view")]
+    return [(a, b) for a, b in zip(order, order[1:], strict=False)]
 
 
-def leaves_everything(forward, backward):
-    pass
+def only_records_and_waits(nodes):
+    marks = {n.arguments[0]: n.name for n in nodes if n.word == "record_event"}
+    return [(marks[n.arguments[0]], n.name) for n in nodes if n.word == "wait_event"]
 
 
-def to_both_ends(forward, backward):
-    for wait in _all(forward, torch.ops.ao.wait_tensor.default):
-        next(n for n in forward.nodes if n.op == "output").prepend(wait)
-    first = _products(backward)[0]
-    for reload in _all(backward, torch.ops.ao.reload.default):
-        if reload is not first.prev:
-            first.prepend(reload)
+def backwards(nodes):
+    order = [n.name for n in nodes]
+    return [(order[-1], order[0])]
 
 
-def forward_only(forward, backward):
-    order = list(forward.nodes)
-    for wait in _all(forward, torch.ops.ao.wait_tensor.default):
-        behind = [n for n in _products(forward) if order.index(n) > order.index(wait)]
-        if behind:
-            behind[:3][-1].append(wait)
+def strange_names(nodes):
+    return [("a", "nobody")]
 
 
-def waits_behind_the_use(forward, backward):
-    for wait in _all(backward, torch.ops.ao.wait_tensor.default):
-        _products(backward)[-1].append(wait)
+def words_for_pairs(nodes):
+    return ["ab", 3]
+
+
+def nothing_reused():
+    return {
+        "A": ("buf0", "wait after the kernel", "another torch"),
+        "B": ("buf2", "wait before what it waits for", "events for wait_stream"),
+        "C": ("buf0", "wait after the kernel", "another torch"),
+    }
+
+
+def other_words():
+    return {letter: ("buf0", "a race", "fix it") for letter in "ABC"}
+
+
+def other_buffer():
+    found = nothing_reused()
+    return {**found, "A": ("buf8", "memory used again", "return the value")}
+
+
+def other_change():
+    found = nothing_reused()
+    return {**found, "A": ("buf0", "memory used again", "another torch")}
 
 
 MUTATED = {
-    records_behind_the_change: "behind everything else",
+    records_after_the_change: "behind everything else",
     waits_before_the_write: "leave the last wait to the caller",
     leaves_x: "x.copy_(...) at the end does it",
     writes_what_was_there: "what goes into x has to be",
     writes_too_much: "the caller's x is doubled, whatever is late",
     needs_no_event: "compute the result in `with side:`",
 }
-SCHEDULE = {
-    leaves_everything: "put products between a copy and its wait",
-    forward_only: "start a reload some products before its wait",
-    to_both_ends: "wait a few products behind the copy",
-    waits_behind_the_use: "a wait stays before the users",
+TIE = {
+    no_edges: "tie it to the node before it on that stream",
+    everything_in_a_row: "tie only what one stream has in a row",
+    only_records_and_waits: "tie it to the node before it on that stream",
+    backwards: "an edge goes from an earlier node",
+    strange_names: "pairs of names of nodes",
+    words_for_pairs: "pairs of names of nodes",
 }
-
-
-WRONG = {"compiled_streams.mutated": MUTATED, "compiled_streams.schedule": SCHEDULE}
+CODE = {
+    nothing_reused: "memory of a value that the side stream still reads",
+    other_words: "a cause is one of",
+    other_buffer: "as the code calls it where that happens",
+    other_change: "ask what in the source leads to this code",
+}
+WRONG = {"compiled_streams.mutated": MUTATED, "compiled_streams.tie": TIE, "compiled_streams.code": CODE}

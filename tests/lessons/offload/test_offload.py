@@ -9,19 +9,19 @@ import lesson_cells
 import pandas as pd
 import pytest
 
-from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
+from course.offload.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
 from course.shared.streams import StreamError, ops, simulate
 from labkit import RankError, Ranks, Report, hardware, lessons, timing
 from labkit.ranks.errors import Outcome
 
 torch = pytest.importorskip("torch")
-LESSON = "07_streams_in_compile"
+LESSON = "07b_activation_offloading"
 KEPT, IN_LINE, AT_ONCE, AT_THE_END = "kept", "in line", "waits at once", "waits at the end"
 
 
 @functools.cache
 def program():
-    return lessons.program("compiled_streams")
+    return lessons.program("offload")
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_on_a_gpu_the_step_and_its_peak_are_measured(tmp_path):
 def test_on_a_gpu_the_gradients_do_not_depend_on_where_activations_wait():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
-    from course.compiled_streams.exercises import _program, _run_on_gpu
+    from course.offload.exercises import _program, _run_on_gpu
 
     shape = program().Shape(width=256, layers=2, batch=4, sequence=128)
     with Ranks(1, device="cuda", timeout=600, quiet=True) as ranks:
