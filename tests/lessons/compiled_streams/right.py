@@ -64,7 +64,7 @@ def last_and_mark(nodes):
 
 def by_the_code():
     return {
-        "C": ["buf0", "wait after the kernel", "events for wait_stream"],
+        "C": ["", "none", "nothing"],
         "B": ["buf3", "wait before what it waits for", "events for wait_stream"],
         "A": ["buf0", "memory used again", "return the value"],
     }

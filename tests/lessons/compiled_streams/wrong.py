@@ -83,7 +83,7 @@ def nothing_reused():
     return {
         "A": ("buf0", "wait after the kernel", "another torch"),
         "B": ("buf2", "wait before what it waits for", "events for wait_stream"),
-        "C": ("buf0", "wait after the kernel", "another torch"),
+        "C": ("", "none", "nothing"),
     }
 
 
