@@ -26,9 +26,10 @@ import linecache
 import os
 import re
 import subprocess
+import symtable
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,35 +68,47 @@ def needed(sources: Iterable[str]) -> list[str]:
     >>> needed(["x = 1", "y = 2", "z = 3", "capture(x + 1)", "def f(): return y"])
     ['x = 1', 'capture(x + 1)']
     """
-    trees = [(source, ast.parse(source)) for source in sources]
-    chosen = [bool(LOOKS & _used(tree)) for _, tree in trees]
-    for i in reversed(range(len(trees))):  # what is used is defined in a cell before
+    given = list(sources)
+    chosen = [bool(LOOKS & _used(source)) for source in given]
+    for i in reversed(range(len(given))):  # what is used is defined in a cell before
         if chosen[i]:
-            wanted = _used(trees[i][1])
+            wanted = _used(given[i])
             wanted |= set(NEEDED) if "globals" in wanted else set()  # the program that is handed over whole
             wanted -= set(dir(builtins))
             for j in reversed(range(i)):
-                if wanted & _defined(trees[j][1]):
+                if wanted & _defined(given[j]):
                     chosen[j] = True
-    return [source for (source, _), take in zip(trees, chosen, strict=True) if take]
+    return [source for source, take in zip(given, chosen, strict=True) if take]
 
 
-def _used(tree: ast.AST) -> set[str]:
-    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    called = {n.func for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    return found | {f.attr for f in called if isinstance(f, ast.Attribute)}
+def _used(source: str) -> set[str]:
+    """The global names that a cell reads, in its functions too, and the methods it calls."""
+    called = {n.func for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)}
+    read = {
+        s.get_name() for t in _tables(source) for s in t.get_symbols() if s.is_referenced() and _global(t, s)
+    }
+    return read | {f.attr for f in called if isinstance(f, ast.Attribute)}
 
 
-def _defined(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    return found
+def _defined(source: str) -> set[str]:
+    """The global names that a cell binds; those that its functions bind are their own."""
+    return {
+        s.get_name()
+        for t in _tables(source)
+        for s in t.get_symbols()
+        if (s.is_assigned() or s.is_imported()) and _global(t, s)
+    }
+
+
+def _tables(source: str) -> Iterator[symtable.SymbolTable]:
+    waiting = [symtable.symtable(source, "cell", "exec")]
+    while waiting:
+        yield (table := waiting.pop())
+        waiting += table.get_children()
+
+
+def _global(table: symtable.SymbolTable, symbol: symtable.Symbol) -> bool:
+    return table.get_type() == "module" or symbol.is_global()
 
 
 def run(sources: Iterable[str], names: dict[str, Any] | None = None) -> dict[str, Any]:

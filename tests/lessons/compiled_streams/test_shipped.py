@@ -17,7 +17,7 @@ from tools import recapture
 torch = pytest.importorskip("torch")
 
 # what a lesson does besides looking at graphs: it takes ranks, or the reader's own answers
-ELSEWHERE = "check( ledger.run scoreboard( ranks. report overlap. calls (slow, of_way".split()
+ELSEWHERE = "check( my_repair( ledger.run scoreboard( ranks. report overlap. calls (slow, of_way".split()
 
 
 class NoChild:
@@ -121,6 +121,12 @@ def test_cells_are_taken_with_what_they_use():
         "g = inside.look(f, torch.ones(1))",
     ]
     assert recapture.needed(sources) == ["import torch", sources[1], sources[2], sources[4]]
+
+
+def test_a_name_within_a_function_takes_no_cell():
+    inner = "def other():\n    node = 1\n    look = [x for x in (1,)]\n    return node, look"
+    sources = ["import torch", inner, "def g(x):\n    node = x\n    return node", "capture(g, torch.ones(1))"]
+    assert recapture.needed(sources) == [sources[0], sources[2], sources[3]]
 
 
 def test_the_command_line_refuses_other_words(capsys):
