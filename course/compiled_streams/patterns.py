@@ -117,11 +117,13 @@ def records_aside(x, one, two):  # type: ignore[no-untyped-def]
 
 
 def same_on_default(x, one, two):  # type: ignore[no-untyped-def]
+    """Two products on the default stream."""
     a = x @ x
     return a @ x
 
 
 def same_on_side(x, one, two):  # type: ignore[no-untyped-def]
+    """The same, the second one on a side stream."""
     a = x @ x
     with one:
         return a @ x
@@ -209,19 +211,15 @@ def _measure() -> dict[str, Any]:
 
 
 def _cache(x: torch.Tensor) -> list[str]:
-    stream, hits = torch_compat.pretend_streams(), 0
-    counters = torch_compat.find("torch._dynamo.utils.counters")
+    stream, hit = torch_compat.pretend_streams(), False
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         for fn in (same_on_default, same_on_side):
             torch_compat.dynamo_reset()
-            counters.clear()
+            before = torch_compat.cache_hits()
             try:
                 torch.compile(fn, fullgraph=True)(x, stream(1), stream(2))
             except Exception as error:
-                return [
-                    UNSAFE if counters["inductor"]["fxgraph_cache_hit"] else SAFE,
-                    f"{type(error).__name__}",
-                ]
-            hits = counters["inductor"]["fxgraph_cache_hit"]
-    return [UNSAFE if hits else SAFE, "the code without the stream is taken" if hits else "compiled anew"]
+                return [UNSAFE if torch_compat.cache_hits() > before else SAFE, type(error).__name__]
+            hit = torch_compat.cache_hits() > before
+    return [UNSAFE if hit else SAFE, "the code without the stream is taken" if hit else "compiled anew"]
