@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ def judge_tie(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> Non
     _written(attempt)
     hint = "it is called as my_edges(nodes), and returns (earlier, later) pairs of names of nodes"
     for name, graph in GRAPHS.items():
-        found = on_ranks(ranks, attempt, list(graph.nodes), only=0, hint=hint)[0]
+        found = on_ranks(ranks, _listed, attempt, list(graph.nodes), only=0, hint=hint)[0]
         if not isinstance(found, (list, tuple, set)) or any(
             not isinstance(one, (list, tuple)) or len(one) != 2 for one in found
         ):
@@ -62,6 +62,12 @@ def judge_tie(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> Non
                 "the program orders these two nowhere: tie only what one stream has in a row, or a wait joins",
             )
     say(f"0 of {ORDERS} orders race in {len(GRAPHS)} graphs, and what no wait joins stays free")
+
+
+def _listed(attempt: Attempt, nodes: list[GraphNode]) -> Any:
+    """What the attempt returns; a generator as a list, so that it can leave the rank."""
+    found = attempt(nodes)
+    return list(found) if isinstance(found, Iterator) else found
 
 
 def _missing(text: str) -> str:
@@ -176,6 +182,27 @@ GRAPHS = {
         "d = add b c @ default",
         "e = add b2 d @ default",
     ),
+    "two events": _graph(
+        "two events",
+        "a = sin x @ s1",
+        "record e1 @ s1",
+        "b = cos x @ s2",
+        "record e2 @ s2",
+        "wait e1 @ default",
+        "c = exp a @ default",
+        "wait e2 @ default",
+        "d = add b c @ default",
+    ),
+    "the side works on": _graph(
+        "the side works on",
+        "a = sin x @ s1",
+        "a2 = cos x @ s1",
+        "wait_stream default s1",
+        "b = tanh x @ s1",
+        "c = mul a a2 @ default",
+        "wait_stream default s1",
+        "d = add b c @ default",
+    ),
 }
 
 
@@ -204,8 +231,9 @@ def judge_code(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
         elif buffer not in buffers:
             wrong.append(f"{letter}: the buffer")
             hints.append(
-                "name the buffer that is read or overwritten out of order, as the code calls it "
-                "where that happens"
+                "name the buffer that is read, or overwritten, out of order"
+                if cause != "none"
+                else 'nothing is out of order in it: the buffer is ""'
             )
         elif then not in changes:
             wrong.append(f"{letter}: the change")
@@ -219,19 +247,18 @@ def judge_code(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
 
 
 CAUSES = ("wait after the kernel", "wait before what it waits for", "memory used again", "none")
-CHANGES = ("events for wait_stream", "return the value", "another torch", "nothing")
-OTHER_CODE = ("events for wait_stream", "another torch")  # either leads to other code
+CHANGES = ("events for wait_stream", "delete after the wait", "nothing")
 FOUND = {
-    "A": (("buf0",), "memory used again", ("return the value",)),
-    "B": (("buf2", "buf3"), "wait before what it waits for", OTHER_CODE),
-    "C": (("",), "none", ("nothing",)),
+    "A": (("buf1",), "wait after the kernel", ("events for wait_stream",)),
+    "B": (("buf1", "buf12"), "memory used again", ("delete after the wait",)),
+    "C": (("", None), "none", ("nothing",)),
 }
 CAUSE_HINTS = {
-    "A": "A: every read comes after its wait. Look at what happens to the memory of a value that the side "
-    "stream still reads",
-    "B": "B: wait_stream takes what the other stream holds at that line. What does it hold there?",
-    "C": "C: follow each buffer from its kernel to its last reader. Is there a wait between, and is its memory "
-    "used again?",
+    "A": "A: for each stream, compare the line of its wait_event with the line of its first kernel",
+    "B": "B: every read comes after its wait. Look at what happens to the memory of a value that another stream "
+    "still reads",
+    "C": "C: follow each buffer from its kernel to its last reader, and look where the wait stands. Is a wait "
+    "missing, and does reuse come before it?",
 }
 
 
@@ -252,7 +279,11 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     if _all_close([held], GIVEN):
         raise Mistake("x is written, and holds what it held", "what goes into x has to be the doubled values")
     if races := graph.races():
-        raise Mistake(f"a race, {races[0].text}", races[0].remedy)
+        raise Mistake(
+            f"a race, {races[0].text}",
+            "record an event on the default stream when the doubled values are made, and let the side stream wait "
+            "for it before it reads them",
+        )
     if not all(_all_close([run.inputs[0]], doubled) for run in runs):
         raise Mistake(
             f"after the call x holds {held}, of {GIVEN}", "the caller's x is doubled, whatever is late"
@@ -261,16 +292,25 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         raise Mistake("nothing runs on the side stream", "compute the result in `with side:`")
     if not _all_close(_returned(runs), [2 * x + 1 for x in GIVEN]):
         raise Mistake("it compiles, and gives other numbers", "return 2 * x + 1 of the x that came in")
+    recorded = {
+        n.arguments[0] for n in graph.nodes if n.word == "record_event" and n.arguments[1] == "default"
+    }
+    waited = [n.arguments[0] for n in graph.nodes if n.word == "wait_event" and n.arguments[1] != "default"]
+    if not recorded & {*waited}:
+        raise Mistake(
+            "the side stream waits for no event of the default stream",
+            "hand the doubled values over by an event: record it on the default stream, wait for it on the side",
+        )
     places = {n.name: i for i, n in enumerate(graph.nodes)}
     handed = [places[n.name] for n in graph.nodes if n.word in ("record_event", "wait_stream")]
     behind = places[writes[-1].name] - max(handed, default=0)
     if behind < 0:
         raise Mistake(
-            "an event is recorded behind the write of x",
-            "nothing in the call needs the written x: record the event behind what the side stream reads",
+            "an event is recorded after the write of x",
+            "nothing in the call needs the written x: record the event after what the side stream reads",
         )
     say(
-        f"it compiles; x holds {held} after the call, written {behind} nodes behind what the side stream waits for; "
+        f"it compiles; x holds {held} after the call, written {behind} nodes after what the side stream waits for; "
         "right numbers, whichever kernel is late"
     )
 
@@ -297,14 +337,15 @@ def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
     if "event was recorded" in found.error:
         raise Mistake(
             found.error,
-            "the write into x happens behind everything else: compute a new tensor, hand that over, and write x last",
+            "the write into x happens after everything else: compute a new tensor, hand that over, and write x last",
         )
     if "BackendCompilerFailed" in found.error:
         raise Mistake(
             f"not compiled: {found.error}",
-            "an operator that waits stands before the write into x, which this torch cannot compile: write x back "
-            "first, and leave the last wait to the caller",
+            "this torch does not compile this order of waits and the write into x: leave the last wait to the caller",
         )
+    if "raph_break" in found.error or "graph break" in found.error.lower():
+        raise Mistake(f"not compiled: {found.error}", "one graph is asked for: no graph break")
     if found.error or not found.forward:
         raise Mistake(f"not compiled: {found.error}", hint)
     return found.forward[0], runs
@@ -333,9 +374,9 @@ mutated = Exercise(
     "medium",
     10,
     (
-        "it compiles",
+        "it compiles in one graph",
         "the caller's `x` is doubled",
-        "the side stream computes the doubled x, plus 1",
+        "the side stream waits for an event and computes the doubled x, plus 1",
         "no race",
     ),
     judge_mutated,

@@ -8,22 +8,33 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from course.compiled_streams.kernels import event_between, kernels, softmaxed
 from course.compiled_streams.written import program_of, shortened, write
-from course.shared.streams import simulate
+from course.shared.streams import StreamGraph, simulate
 from course.shared.streams.captured import as_data, compiled
 from labkit import files, torch_compat
 from labkit.ranks import Ranks
 
-__all__ = ["CODE", "FILE", "QUESTIONS", "keep", "measure", "recorded"]
+__all__ = [
+    "CODE",
+    "CODE_ROWS",
+    "FILE",
+    "QUESTIONS",
+    "keep",
+    "measure",
+    "orders",
+    "pieces",
+    "recorded",
+    "through_a_wait",
+]
 
 FILE = files.ours("data/captured/stream_patterns.json")
-ORDERS = 100
-SAFE, UNSAFE = "safe", "UNSAFE"
 
 
 def hand_over(x, one, two):  # type: ignore[no-untyped-def]
@@ -96,6 +107,66 @@ def works_beside_and_keeps(x, one, two):  # type: ignore[no-untyped-def]
     return b + c, a
 
 
+def works_beside_and_deletes(x, one, two):  # type: ignore[no-untyped-def]
+    """The same as `works_beside`, and `a` is deleted after the wait."""
+    a = x @ x
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = a @ x
+        done.record()
+    c = x.sin() @ x
+    done.wait()
+    del a
+    return b + c
+
+
+def works_after_the_wait(x, one, two):  # type: ignore[no-untyped-def]
+    """The same as `works_beside`, with the default stream's own work after its wait."""
+    a = x @ x
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = a @ x
+        done.record()
+    done.wait()
+    c = x.sin() @ x
+    return b + c
+
+
+def two_values_beside(x, one, two):  # type: ignore[no-untyped-def]
+    """Two values are handed over, and the default stream goes on with work of its own."""
+    a, b = x @ x, x.cos()
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        c = a @ b
+        done.record()
+    d = (x + 1) @ x
+    done.wait()
+    return c - d
+
+
+def two_waiters_joined(x, one, two):  # type: ignore[no-untyped-def]
+    """Two streams wait for one event, and wait_stream brings their results back."""
+    a = x.sin() + 1
+    ready = torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = a.cos() * 2
+    with two:
+        ready.wait()
+        c = a.tanh() - 3
+    here = torch.accelerator.current_stream()
+    here.wait_stream(one)
+    here.wait_stream(two)
+    return b + c
+
+
 def changes_and_records(x, one, two):  # type: ignore[no-untyped-def]
     """An event after a change of an input."""
     x.mul_(2)
@@ -129,19 +200,51 @@ def same_on_side(x, one, two):  # type: ignore[no-untyped-def]
         return a @ x
 
 
-CODE = (hand_over, waits_for_streams, two_waiters, works_beside, works_beside_and_keeps)
-QUESTIONS = {
-    "orders that the graph permits (one event)": "the graph",
-    "one event, there and back": "the code",
-    "wait_stream, there and back": "the code",
-    "two streams wait for one event": "the code",
-    "other work beside the side stream": "the code",
-    "the same, and the shared value is returned": "the code",
-    "work after a record, on its stream": "the code",
-    "softmax twice on a side stream": "the code",
-    "event after a changed input, torch's remedy 4": "the graph",
-    "streams added to code that is in the cache": "the cache",
+CODE = (
+    hand_over,
+    waits_for_streams,
+    two_waiters,
+    two_waiters_joined,
+    works_beside,
+    works_beside_and_keeps,
+    works_beside_and_deletes,
+    works_after_the_wait,
+)
+MORE = (two_values_beside,)  # code that is kept, for an exercise, and has no row
+ORDERED = "the orders that the graph of `hand_over` permits"
+CODE_ROWS = {  # row of the table: function
+    "an event hands over, an event hands back": "hand_over",
+    "wait_stream hands over and back": "waits_for_streams",
+    "two streams wait for one event, joined by events": "two_waiters",
+    "two streams wait for one event, joined by wait_stream": "two_waiters_joined",
+    "other work beside the side stream": "works_beside",
+    "the same, `a` is returned": "works_beside_and_keeps",
+    "the same, `a` is deleted after the wait": "works_beside_and_deletes",
+    "the same, the other work comes after the wait": "works_after_the_wait",
 }
+PIECES = {
+    "A": ("2.14.0", "two_waiters_joined"),
+    "B": ("2.15.0", "two_values_beside"),
+    "C": ("2.15.0", "works_after_the_wait"),
+}
+NO_REUSE = "other work beside, allow_buffer_reuse = False"
+RECORD = "a record between kernels of one stream"
+SOFTMAX = "softmax twice on a side stream"
+REMEDY = "event after a changed input, torch's remedy 4"
+CACHED, CACHED_SIDE = (
+    "the plain code is cached, then it gets a stream",
+    "code with a stream is cached, then plain code",
+)
+QUESTIONS = (
+    ORDERED,
+    *CODE_ROWS,
+    NO_REUSE,
+    RECORD,
+    SOFTMAX,
+    REMEDY,
+    CACHED,
+    CACHED_SIDE,
+)
 
 
 def measure() -> dict[str, Any]:
@@ -168,58 +271,134 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 def _measure() -> dict[str, Any]:
-    x, rows = torch.linspace(0, 1, 16).reshape(4, 4), {}
-    questions = list(QUESTIONS)
+    x = torch.linspace(0, 1, 16).reshape(4, 4)
     if not torch_compat.has_stream_graphs():
         found = as_data(*compiled(waits_for_streams, (x,), 2, False))
         words = [n.word if n.word != "kernel" else n.target for n in found.forward[0].nodes]
         said = "wait_stream is not in the graph" if "wait_stream" not in words else str(words)
-        return {"rows": {one: ["no streams", said] for one in questions}, "code": {}}
-    code = write(
-        (*CODE, event_between, softmaxed), {fn.__name__: (64, 64) for fn in CODE}, 2
-    )  # before all else
-    graph = as_data(*compiled(hand_over, (x,), 2, False)).forward[0]
-    racing = sum(bool(graph.shuffled(seed).races()) for seed in range(ORDERS))
-    rows[questions[0]] = [UNSAFE if racing else SAFE, f"{racing} of {ORDERS} orders race"]
-    aside = as_data(*compiled(records_aside, (x,), 2, False))
-    refused = as_data(*compiled(changes_and_records, (x,), 2, False)).error
-    words = [n.word for n in aside.forward[0].nodes if n.word in ("record_event", "kernel")]
-    targets = [n.target for n in aside.forward[0].nodes]
-    late = "record_event" in words and (
-        "copy_" not in targets
-        or targets.index("copy_") > [n.word for n in aside.forward[0].nodes].index("record_event")
-    )
-    rows[questions[8]] = [
-        UNSAFE if late else SAFE,
-        "x is written after the record"
-        + (", the plain form is refused" if "event was recorded" in refused else ""),
-    ]
-    rows[questions[9]] = _cache(x)
-    for question, fn in zip(questions[1:6], CODE, strict=True):
-        races = simulate(program_of(code[fn.__name__])).races
-        rows[question] = [UNSAFE if races else SAFE, races[0].text if races else "no race"]
+        return {"no_streams": said, "rows": {}, "code": {}}
+    shapes = {fn.__name__: (64, 64) for fn in (*CODE, *MORE)}
+    code = write((*CODE, *MORE, event_between, softmaxed), shapes, 2)  # before all else
+    with torch_compat.patched("inductor.config", allow_buffer_reuse=False):
+        code["no_reuse"] = write((works_beside,), shapes, 2)["works_beside"]
+    rows = {ORDERED: _orders(as_data(*compiled(hand_over, (x,), 2, False)).forward[0])}
+    for question, name in {**CODE_ROWS, NO_REUSE: "no_reuse"}.items():
+        races = simulate(program_of(code[name])).races
+        rows[question] = ["race" if races else "no race", races[0].text if races else ""]
     between = [does for _, _, does in kernels(code["event_between"])]
-    late_event = any("sin" in one and "cos" in one for one in between)
-    rows[questions[6]] = [
-        SAFE,
-        "the event comes later than written" if late_event else "no kernel crosses the record",
+    late = any("sin" in one and "cos" in one for one in between)
+    rows[RECORD] = [
+        "event late" if late else "in place",
+        "one kernel does the work of both sides" if late else "",
     ]
     streams = list(dict.fromkeys(s for s, name, _ in kernels(code["softmaxed"]) if name.startswith("triton")))
-    rows[questions[7]] = [SAFE if streams == ["stream1"] else UNSAFE, "kernels on " + ", ".join(streams)]
-    return {"rows": {one: rows[one] for one in questions},
-            "code": {fn.__name__: shortened(code[fn.__name__]) for fn in CODE}}  # fmt: skip
+    rows[SOFTMAX] = [
+        "in place" if streams == ["stream1"] else "wrong stream",
+        "kernels on " + ", ".join(streams),
+    ]
+    rows[REMEDY] = _remedy(x)
+    rows[CACHED] = _cache(x, same_on_default, same_on_side)
+    rows[CACHED_SIDE] = _cache(x, same_on_side, same_on_default)
+    kept = [fn.__name__ for fn in (*CODE, *MORE)] + ["no_reuse"]
+    return {
+        "rows": {one: rows[one] for one in QUESTIONS},
+        "code": {name: shortened(code[name]) for name in kept},
+    }
 
 
-def _cache(x: torch.Tensor) -> list[str]:
-    stream, hit = torch_compat.pretend_streams(), False
+def _orders(graph: StreamGraph) -> list[str]:
+    """Every order that the graph permits, as its stream operators and kernels; and how many of them race."""
+    found = orders(graph)
+    racing = sum(bool(one.races()) for one in found)
+    return ["order not fixed" if racing else "order fixed", f"{racing} of {len(found)} orders race"]
+
+
+def through_a_wait(graph: StreamGraph, operator: str) -> bool:
+    """Whether a value that the operator takes has come through a wait for an event."""
+    nodes = {n.name: n for n in graph.nodes}
+    (taken,) = [n.needs for n in graph.nodes if n.word == "kernel" and n.target.startswith(operator)]
+    for name in taken:
+        while nodes[name].word == "view":
+            name = nodes[name].needs[0]
+        if nodes[name].word == "wait_event":
+            return True
+    return False
+
+
+def pieces() -> dict[str, str]:
+    """The code that the exercise `code` asks about, by letter."""
+    kept = recorded()
+    return {letter: kept[version]["code"][name] for letter, (version, name) in PIECES.items()}
+
+
+def orders(graph: StreamGraph) -> list[StreamGraph]:
+    """Every order of a small graph in which each node comes after the nodes that it needs.
+
+    Orders that differ only in where inputs and views stand count as one.
+    """
+    nodes = {n.name: n for n in graph.nodes}
+    free = {n.name for n in graph.nodes if n.word in ("input", "view") or n.target.startswith("get_")}
+
+    def needs(name: str) -> frozenset[str]:
+        """What a node needs, with inputs and views passed through."""
+        direct = nodes[name].needs
+        return frozenset(m for one in direct for m in (needs(one) if one in free else (one,)))
+
+    acting = {name: needs(name) for name in nodes if name not in free}
+    found: list[StreamGraph] = []
+
+    def add(done: tuple[str, ...]) -> None:
+        if len(done) == len(acting):
+            placed = _with_views(done, nodes, free)
+            found.append(replace(graph, nodes=tuple(nodes[one] for one in placed)))
+        for name, before in acting.items():
+            if name not in done and before <= set(done):
+                add((*done, name))
+
+    add(())
+    return found
+
+
+def _with_views(done: tuple[str, ...], nodes: dict[str, Any], free: set[str]) -> list[str]:
+    placed: list[str] = []
+
+    def place(name: str) -> None:
+        for one in nodes[name].needs:
+            if one in free and one not in placed:
+                place(one)
+        placed.append(name)
+
+    for name in done:
+        place(name)
+    for name in free:
+        if name not in placed:
+            place(name)
+    return placed
+
+
+def _remedy(x: torch.Tensor) -> list[str]:
+    aside = as_data(*compiled(records_aside, (x,), 2, False)).forward
+    refused = as_data(*compiled(changes_and_records, (x,), 2, False)).error
+    words = [n.target if n.word == "kernel" else n.word for n in aside[0].nodes] if aside else []
+    late = "record_event" in words and "copy_" in words[words.index("record_event") :]
+    also = "; the plain form is refused" if "event was recorded" in refused else ""
+    return [
+        "write after the event" if late else "in place",
+        ("the graph ends in copy_" if late else "") + also,
+    ]
+
+
+def _cache(x: torch.Tensor, *functions: Callable[..., Any]) -> list[str]:
+    """Whether the second function gets the first one's code out of the cache, and what then happens."""
+    stream, hit, said = torch_compat.pretend_streams(), False, ""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        for fn in (same_on_default, same_on_side):
+        for fn in functions:
             torch_compat.dynamo_reset()
-            before = torch_compat.cache_hits()
+            before, said = torch_compat.cache_hits(), ""
             try:
                 torch.compile(fn, fullgraph=True)(x, stream(1), stream(2))
             except Exception as error:
-                return [UNSAFE if torch_compat.cache_hits() > before else SAFE, type(error).__name__]
+                said = f"; {type(error).__name__} on a CPU"
             hit = torch_compat.cache_hits() > before
-    return [UNSAFE if hit else SAFE, "the code without the stream is taken" if hit else "compiled anew"]
+    return ["the other's code", "a hit" + said] if hit else ["its own code", "a miss" + said]

@@ -15,12 +15,15 @@ def the_stream_records(x, side):
     return y
 
 
-def waits_for_the_stream(x, side):
+def writes_on_the_side(x, side):
+    """The caller waits for both streams, so x may be written on either."""
     doubled = x + x
-    side.wait_stream(torch.accelerator.current_stream())
+    ready = torch.Event()
+    ready.record()
     with side:
+        ready.wait()
         y = 1 + doubled
-    x.copy_(doubled)
+        x.copy_(doubled)
     return y
 
 
@@ -62,16 +65,34 @@ def last_and_mark(nodes):
     return found
 
 
+def one_after_another(nodes):
+    """A generator; kernels of one stream are not tied to each other, a record to all of them."""
+    seen, marks = [], {}
+    for n in nodes:
+        if n.word in ("input", "view"):
+            continue
+        on = n.stream if n.word == "kernel" else n.arguments[n.word != "wait_stream"]
+        sources = [on, n.arguments[1]] if n.word == "wait_stream" else [on]
+        for other, queue, word in seen:
+            if queue in sources and not (word == n.word == "kernel"):
+                yield other, n.name
+        if n.word == "wait_event":
+            yield marks[n.arguments[0]], n.name
+        if n.word == "record_event":
+            marks[n.arguments[0]] = n.name
+        seen.append((n.name, on, n.word))
+
+
 def by_the_code():
     return {
-        "C": ["", "none", "nothing"],
-        "B": ["buf3", "wait before what it waits for", "events for wait_stream"],
-        "A": ["buf0", "memory used again", "return the value"],
+        "C": [None, "none", "nothing"],
+        "B": ["buf12", "memory used again", "delete after the wait"],
+        "A": ["buf1", "wait after the kernel", "events for wait_stream"],
     }
 
 
 RIGHT = {
-    "compiled_streams.mutated": (the_stream_records, waits_for_the_stream),
-    "compiled_streams.tie": (whole_queues, last_and_mark),
+    "compiled_streams.mutated": (the_stream_records, writes_on_the_side),
+    "compiled_streams.tie": (whole_queues, last_and_mark, one_after_another),
     "compiled_streams.code": (by_the_code,),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.compiled_streams import inside, patterns
+from course.compiled_streams import exercises, inside, patterns
 from course.compiled_streams.written import program_of, shortened, steps
 from course.shared.streams import StreamError, simulate
 
@@ -83,18 +83,24 @@ def test_the_shortened_code_says_the_same():
 def test_the_recorded_rows_are_what_the_recorded_code_says():
     kept = patterns.recorded()
     assert list(kept) == ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
-    questions = list(patterns.QUESTIONS)
-    for one in kept.values():
-        assert list(one["rows"]) == questions
-        for question, name in zip(questions[1:6], one["code"], strict=False):
-            assert (one["rows"][question][0] == "UNSAFE") == bool(races(one["code"][name]))
+    assert kept["2.11.0"]["no_streams"] and not kept["2.11.0"]["rows"]
+    for one in list(kept.values())[1:]:
+        assert list(one["rows"]) == list(patterns.QUESTIONS)
+        for question, name in {**patterns.CODE_ROWS, patterns.NO_REUSE: "no_reuse"}.items():
+            assert (one["rows"][question][0] == "race") == bool(races(one["code"][name]))
 
 
 def test_the_pieces_of_the_exercise_have_the_races_that_it_asks_for():
-    kept = patterns.recorded()
-    for version, name, cause in (
-        ("2.14.0", "works_beside", "wait too late"),
-        ("2.12.0", "waits_for_streams", "wait before record"),
-    ):
-        assert races(kept[version]["code"][name])[0] == cause
-    assert not races(kept["2.15.0"]["code"]["works_beside_and_keeps"])
+    found = {letter: races(text) for letter, text in patterns.pieces().items()}
+    assert {letter: some[:1] for letter, some in found.items()} == {
+        "A": ["wait too late"],
+        "B": ["wait too late"],
+        "C": [],
+    }
+
+
+def test_orders_of_a_graph_are_all_that_its_edges_permit():
+    graph = exercises.GRAPHS["one event"]
+    found = patterns.orders(graph)
+    assert len(found) == len({tuple(n.name for n in one.nodes) for one in found}) == 120  # 6! / 3!
+    assert all(len(one.nodes) == len(graph.nodes) for one in found)

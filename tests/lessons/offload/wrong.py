@@ -39,7 +39,28 @@ def waits_after_the_use(forward, backward):
         _products(backward)[-1].append(wait)
 
 
+def takes_the_reload(forward, backward):
+    """The kernels take what is still being copied, and the wait comes last."""
+    for wait in _all(backward, torch.ops.ao.wait_tensor.default):
+        wait.replace_all_uses_with(wait.args[0], delete_user_cb=lambda user, wait=wait: user is not wait)
+        _products(backward)[-1].append(wait)
+
+
+def smaller_on_paper(forward, backward):
+    for copy in _all(forward, torch.ops.ao.offload.default):
+        copy.meta["val"] = copy.meta["val"][:1]
+
+
+def without_waits(forward, backward):
+    for wait in _all(forward, torch.ops.ao.wait_tensor.default):
+        wait.replace_all_uses_with(wait.args[0])
+        forward.erase_node(wait)
+
+
 SCHEDULE = {
+    takes_the_reload: "leave all of them, their inputs and their metadata",
+    smaller_on_paper: "leave all of them, their inputs and their metadata",
+    without_waits: "leave all of them, their inputs and their metadata",
     leaves_everything: "put products between a copy and its wait",
     forward_only: "start a reload some products before its wait",
     to_both_ends: "wait a few products after the copy",
