@@ -70,16 +70,6 @@ def remedy_four(x, side):
         return x + 1
 
 
-def breaks_the_graph(x, side):
-    x.mul_(2)
-    torch._dynamo.graph_break()
-    made = torch.Event()
-    made.record()
-    with side:
-        made.wait()
-        return x + 1
-
-
 def waits_for_nothing(x, side):
     doubled = x * 2
     with side:
@@ -192,7 +182,6 @@ MUTATED = {
     needs_no_event: "compute the result in `with side:`",
     waits_for_the_stream: "hand the doubled values over by an event",
     remedy_four: "hand the doubled values over by an event",
-    breaks_the_graph: "no graph break",
     waits_for_nothing: "let the side stream wait for it before it reads them",
 }
 TIE = {
