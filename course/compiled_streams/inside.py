@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from course.compiled_streams.captured import as_data, check_streams, compiled, in_a_child
+from course.shared.streams.captured import as_data, check_streams, compiled, in_a_child
 from course.shared.streams.graph import StreamGraphs
 from course.shared.streams.ops import StreamError
 from labkit import files, torch_compat

@@ -17,6 +17,7 @@ from labkit.torch_compat.backends import (
 from labkit.torch_compat.cold import (
     CPU_CHECK,
     break_reasons,
+    cache_hits,
     compile_counts,
     compile_events,
     no_compile_caches,

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from course.compiled_streams import captured, inside
-from course.shared.streams import StreamError, simulate
+from course.compiled_streams import inside
+from course.shared.streams import StreamError, captured, simulate
 from tools import recapture
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ LESSONS = {
     "cliff": "04_graph_break_cliff",
     "trap": "05_eager_trap",
     "streams": "06_streams_and_events",
-    "compiled_streams": "07_streams_in_compile",
+    "offload": "07b_activation_offloading",
     "guards": "09_guards_and_shapes",
     "dtensor": "10_tensor_parallel_training",
     "dtensor_compiled": "10b_dtensor_compiled",
