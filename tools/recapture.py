@@ -49,6 +49,7 @@ __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 NOTEBOOKS = files.ours("notebooks")
 LESSON = "07_streams_in_compile"
 LESSONS = (LESSON, "07b_activation_offloading")
+INDUCTOR = files.ours("data/captured/inductor_streams.json")
 LOOKS = {"capture", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 TWIN = files.ours("data/captured/two_versions.json")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -157,7 +158,7 @@ def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
     return shipped.save(record, torch.__version__.partition("+")[0], _today(), path)
 
 
-def inductor(path: Path = inside.FILE) -> Path:
+def inductor(path: Path = INDUCTOR) -> Path:
     """Let Inductor write CUDA code of `FUNCTIONS`, and save it. Raises UnsupportedTorch without triton."""
     code = inside.inductor_code(*FUNCTIONS, streams=2)
     triton = importlib.import_module("triton").__version__

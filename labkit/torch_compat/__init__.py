@@ -77,7 +77,6 @@ from labkit.torch_compat.streams import (
     cuda_sanitizer,
     external_objects,
     has_stream_graphs,
-    no_mutation_check,
     pinned_pool,
     state_product,
     stream_names,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from course.compiled_streams import exercises, inside, patterns
+from course.compiled_streams import exercises, patterns
 from course.compiled_streams.written import program_of, shortened, steps
 from course.shared.streams import StreamError, simulate
+from tools import recapture
 
 HEAD = """
 def triton_poi_fused_sin_0(in_ptr0, out_ptr0, xnumel): ...
@@ -75,7 +78,7 @@ def test_what_is_no_code_is_refused():
 
 
 def test_the_shortened_code_says_the_same():
-    code = inside.inductor_text()["streamed"]
+    code = json.loads(recapture.INDUCTOR.read_text())["streamed"]
     assert repr(program_of(code)) == repr(program_of(shortened(code)))
     assert sum("triton_" in line for line in steps(code)) == 4 and races(code) == []
 
