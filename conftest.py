@@ -38,7 +38,7 @@ def pytest_unconfigure(config):
 
 # examples that need a torch with graphs of streams
 STREAM_GRAPHS = (
-    "course.compiled_streams.captured.capture",
+    "course.shared.streams.captured.capture",
     "course.compiled_streams.inside.look",
 )
 

@@ -12,8 +12,9 @@ __all__ = ["TOPICS", "lesson", "modules"]
 # one package of `course` each, in the order of the course, and the number of its lesson
 TOPICS = {
     **{"start": "00", "groups": "01", "functional": "02", "reading": "03", "cliff": "04", "trap": "05"},
-    **{"streams": "06", "compiled_streams": "07", "symmetry": "08", "guards": "09"},
-    **{"dtensor": "10", "mesh": "11", "cold": "12", "ddp": "13", "fsdp": "14", "break_it": "15"},
+    **{"streams": "06", "compiled_streams": "07", "offload": "07b", "symmetry": "08", "guards": "09"},
+    **{"dtensor": "10", "dtensor_compiled": "10b", "mesh": "11", "cold": "12", "ddp": "13"},
+    **{"fsdp": "14", "break_it": "15"},
     **{"scale": "16", "since": "17", "repair": "18", "new_torch": "19"},
 }
 COURSE = Path(__file__).parents[1] / "course"

@@ -1,10 +1,11 @@
-"""Makes the data of data/captured anew: the stream graphs of lesson 07, what Inductor writes for
+"""Makes the data of data/captured anew: the stream graphs of lessons 07 and 07b, what Inductor writes for
 CUDA, and what lesson 19's files print on another torch.
 
     python -m tools.recapture            # both; without triton only the graphs
-    python -m tools.recapture graphs     # stream_graphs.json, from lesson 07
+    python -m tools.recapture graphs     # stream_graphs.json, from lessons 07 and 07b
     python -m tools.recapture inductor   # inductor_streams.json; takes triton, no GPU
     python -m tools.recapture later      # later_torch.json, under the later torch that lesson 07 shows; takes triton
+    python -m tools.recapture patterns   # stream_patterns.json, the row of the torch that runs it; takes triton
     python -m tools.recapture two_versions   # two_versions.json, of lesson 19; by `uv run`, with torch 2.15.0
 
 Takes a torch that compiles streams. The graphs are of the functions as they stand in the notebooks: capture them anew
@@ -25,9 +26,10 @@ import linecache
 import os
 import re
 import subprocess
+import symtable
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,10 @@ from typing import Any
 import torch
 
 import labkit
-from course.compiled_streams import captured, inside, shipped
+from course.compiled_streams import inside, patterns
 from course.compiled_streams.kernels import FUNCTIONS, kernels
-from course.compiled_streams.offload import NEEDED
+from course.offload.offload import NEEDED
+from course.shared.streams import captured, shipped
 from labkit import files, hardware, torch_compat
 from ledger import environments
 
@@ -45,6 +48,8 @@ __all__ = ["cells", "graphs", "inductor", "later", "main", "needed", "run"]
 
 NOTEBOOKS = files.ours("notebooks")
 LESSON = "07_streams_in_compile"
+LESSONS = (LESSON, "07b_activation_offloading")
+INDUCTOR = files.ours("data/captured/inductor_streams.json")
 LOOKS = {"capture", "look", "unchecked", "in_a_child", "traced"}  # into a child process
 TWIN = files.ours("data/captured/two_versions.json")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -64,35 +69,47 @@ def needed(sources: Iterable[str]) -> list[str]:
     >>> needed(["x = 1", "y = 2", "z = 3", "capture(x + 1)", "def f(): return y"])
     ['x = 1', 'capture(x + 1)']
     """
-    trees = [(source, ast.parse(source)) for source in sources]
-    chosen = [bool(LOOKS & _used(tree)) for _, tree in trees]
-    for i in reversed(range(len(trees))):  # what is used is defined in a cell before
+    given = list(sources)
+    chosen = [bool(LOOKS & _used(source)) for source in given]
+    for i in reversed(range(len(given))):  # what is used is defined in a cell before
         if chosen[i]:
-            wanted = _used(trees[i][1])
+            wanted = _used(given[i])
             wanted |= set(NEEDED) if "globals" in wanted else set()  # the program that is handed over whole
             wanted -= set(dir(builtins))
             for j in reversed(range(i)):
-                if wanted & _defined(trees[j][1]):
+                if wanted & _defined(given[j]):
                     chosen[j] = True
-    return [source for (source, _), take in zip(trees, chosen, strict=True) if take]
+    return [source for source, take in zip(given, chosen, strict=True) if take]
 
 
-def _used(tree: ast.AST) -> set[str]:
-    found = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    called = {n.func for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    return found | {f.attr for f in called if isinstance(f, ast.Attribute)}
+def _used(source: str) -> set[str]:
+    """The global names that a cell reads, in its functions too, and the methods it calls."""
+    called = {n.func for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call)}
+    read = {
+        s.get_name() for t in _tables(source) for s in t.get_symbols() if s.is_referenced() and _global(t, s)
+    }
+    return read | {f.attr for f in called if isinstance(f, ast.Attribute)}
 
 
-def _defined(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    return found
+def _defined(source: str) -> set[str]:
+    """The global names that a cell binds; those that its functions bind are their own."""
+    return {
+        s.get_name()
+        for t in _tables(source)
+        for s in t.get_symbols()
+        if (s.is_assigned() or s.is_imported()) and _global(t, s)
+    }
+
+
+def _tables(source: str) -> Iterator[symtable.SymbolTable]:
+    waiting = [symtable.symtable(source, "cell", "exec")]
+    while waiting:
+        yield (table := waiting.pop())
+        waiting += table.get_children()
+
+
+def _global(table: symtable.SymbolTable, symbol: symtable.Symbol) -> bool:
+    return table.get_type() == "module" or symbol.is_global()
 
 
 def run(sources: Iterable[str], names: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -118,8 +135,8 @@ def _as_cells(sources: Iterable[str]) -> None:
         InteractiveShell.clear_instance()
 
 
-def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
-    """Run the cells of the lesson that need a child process, and write what the children found."""
+def graphs(path: Path = shipped.FILE, lessons: Iterable[str] = LESSONS) -> Path:
+    """Run the cells of the lessons that need a child process, and write what the children found."""
     if not torch_compat.has_stream_graphs():
         raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
 
@@ -132,7 +149,8 @@ def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
     try:
         with tempfile.TemporaryDirectory() as folder, shipped.recording() as record:
             os.environ["LABKIT_HOME"] = folder  # what a lesson remembers of its reader is no business of ours
-            _as_cells(needed(cells(lesson)))
+            for lesson in lessons:
+                _as_cells(needed(cells(lesson)))
     finally:
         labkit.Ranks = started  # type: ignore[misc]
         os.environ.pop("LABKIT_HOME")
@@ -140,7 +158,7 @@ def graphs(path: Path = shipped.FILE, lesson: str = LESSON) -> Path:
     return shipped.save(record, torch.__version__.partition("+")[0], _today(), path)
 
 
-def inductor(path: Path = inside.FILE) -> Path:
+def inductor(path: Path = INDUCTOR) -> Path:
     """Let Inductor write CUDA code of `FUNCTIONS`, and save it. Raises UnsupportedTorch without triton."""
     code = inside.inductor_code(*FUNCTIONS, streams=2)
     triton = importlib.import_module("triton").__version__
@@ -163,6 +181,17 @@ def later() -> Path:
     code = inside.inductor_code(*FUNCTIONS, streams=2)
     found = {name: kernels(text) for name, text in code.items()}
     return shipped.save_later(replace(graph, text=""), found, torch.__version__.partition("+")[0], _today())
+
+
+def stream_patterns() -> Path:
+    """Keep what this torch makes of lesson 07's patterns. Raises UnsupportedTorch without triton."""
+    try:
+        triton = importlib.import_module("triton").__version__
+    except ImportError:
+        raise torch_compat.UnsupportedTorch(
+            "the code that Inductor writes for CUDA takes the package triton"
+        ) from None
+    return Path(patterns.keep(_today(), triton))
 
 
 def two_versions(version: str = "2.15.0") -> Path:
@@ -194,7 +223,13 @@ def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-MAKERS = {"graphs": graphs, "inductor": inductor, "later": later, "two_versions": two_versions}
+MAKERS = {
+    "graphs": graphs,
+    "inductor": inductor,
+    "later": later,
+    "patterns": stream_patterns,
+    "two_versions": two_versions,
+}
 
 
 def main(given: list[str]) -> int:

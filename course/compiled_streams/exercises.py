@@ -1,34 +1,265 @@
-"""Lesson 07: a function whose real stream graph is judged, and a pass that schedules what is offloaded."""
+"""Lesson 07: edges that a graph lacks, three pieces of Inductor's code, and a function whose graph is judged."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from course.compiled_streams.offload import NEEDED, OffloadGraphs, Rates, _traced, model_times, trace
-from course.compiled_streams.shipped import SINCE
 from course.compiled_streams.threads import Replay, tried
-from course.shared.program import choose
 from course.shared.streams import StreamGraph
+from course.shared.streams.graph import GraphNode
+from course.shared.streams.shipped import SINCE
 from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["mutated", "schedule"]
+__all__ = ["code", "mutated", "tie"]
 
-LAYERS = 4
-SLOWER, SAVED = 4, 8  # per cent
-KEPT, AT_ONCE = "kept", "waits at once"  # ways of the program
+ORDERS = 100
 GIVEN = [0.5, 1.0, 2.0, 3.0]  # different numbers, of which none is its own double
 LATE_S = 0.05  # by which one kernel after another is late
 TIMEOUT_S = 60.0  # of a child: its work takes two seconds
+
+
+def judge_tie(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The attempt's edges, added to graphs of known programs: no order races, and nothing is tied that need not be."""
+    _written(attempt)
+    hint = "it is called as my_edges(nodes), and returns (earlier, later) pairs of names of nodes"
+    for name, graph in GRAPHS.items():
+        found = on_ranks(ranks, _listed, attempt, list(graph.nodes), only=0, hint=hint)[0]
+        if not isinstance(found, (list, tuple, set)) or any(
+            not isinstance(one, (list, tuple)) or len(one) != 2 for one in found
+        ):
+            raise Mistake(f"it returned {found!r}"[:200], hint)
+        known = {n.name for n in graph.nodes}
+        edges = {(str(a), str(b)) for a, b in found}
+        if strange := {one for edge in edges for one in edge} - known:
+            raise Mistake(f"{name}: there is no node {sorted(strange)[0]!r}", hint)
+        order = {n.name: i for i, n in enumerate(graph.nodes)}
+        back = [edge for edge in sorted(edges) if order[edge[0]] >= order[edge[1]]]
+        if back:
+            raise Mistake(
+                f"{name}: an edge from {back[0][0]} back to {back[0][1]}",
+                "the nodes come in the order of the program: "
+                "an edge goes from an earlier node to a later one",
+            )
+        tied = replace(graph, nodes=tuple(
+            replace(n, needs=tuple(dict.fromkeys((*n.needs, *(a for a, b in sorted(edges) if b == n.name)))))
+            for n in graph.nodes
+        ))  # fmt: skip
+        racing = [other for seed in range(ORDERS) if (other := tied.shuffled(seed)).races()]
+        if racing:
+            text = racing[0].races()[0].text
+            raise Mistake(f"{name}: {len(racing)} of {ORDERS} orders race, such as {text}", _missing(text))
+        allowed = _closure(graph)
+        if extra := [edge for edge in sorted(edges) if edge not in allowed]:
+            raise Mistake(
+                f"{name}: no order races, and {extra[0][1]} has to come after {extra[0][0]}",
+                "the program orders these two nowhere: tie only what one stream has in a row, or a wait joins",
+            )
+    say(f"0 of {ORDERS} orders race in {len(GRAPHS)} graphs, and what no wait joins stays free")
+
+
+def _listed(attempt: Attempt, nodes: list[GraphNode]) -> Any:
+    """What the attempt returns; a generator as a list, so that it can leave the rank."""
+    found = attempt(nodes)
+    return list(found) if isinstance(found, Iterator) else found
+
+
+def _missing(text: str) -> str:
+    if "record" in text and "too early" in text:
+        return (
+            "a record stands for what its stream has done so far: tie it to the node before it on that stream"
+        )
+    if "comes after it" in text:
+        return "what a stream does after a wait depends on the wait: tie it to the next node on its stream"
+    if "before record" in text or "before it was queued" in text:
+        return (
+            "a wait takes what was recorded or queued before it: tie it to the record, or to the last node of "
+            "the other stream"
+        )
+    return "a stream is a queue: each node on it comes after the one before it"
+
+
+def _on(node: GraphNode) -> str:
+    """The stream in whose queue a node stands."""
+    if node.word == "kernel":
+        return node.stream
+    return node.arguments[0 if node.word == "wait_stream" else 1]
+
+
+def _closure(graph: StreamGraph) -> set[tuple[str, str]]:
+    """All pairs (earlier, later) that the streams of a program order, values included."""
+    before: dict[str, set[str]] = {}
+    tails: dict[str, str] = {}
+    records: dict[str, str] = {}
+    for node in graph.nodes:
+        direct = set(node.needs)
+        if node.word not in ("input", "view"):
+            direct |= {tails[_on(node)]} if _on(node) in tails else set()
+            if node.word == "wait_event" and node.arguments[0] in records:
+                direct.add(records[node.arguments[0]])
+            if node.word == "wait_stream" and node.arguments[1] in tails:
+                direct.add(tails[node.arguments[1]])
+            tails[_on(node)] = node.name
+            if node.word == "record_event":
+                records[node.arguments[0]] = node.name
+        before[node.name] = direct.union(*(before[one] for one in direct))
+    return {(a, b) for b, some in before.items() for a in some}
+
+
+def _graph(name: str, *lines: str) -> StreamGraph:
+    """A graph of lines such as 'b = cos a @ s1', 'record e1 @ s1', 'wait e1 @ s1', 'wait_stream default s1'."""
+    nodes = [GraphNode("x", "input", "x")]
+    for i, line in enumerate(lines):
+        words = line.replace("@", "").split()
+        if words[0] in ("record", "wait"):
+            nodes.append(
+                GraphNode(f"{words[0]}_{i}", f"{words[0]}_event", words[0], arguments=(words[1], words[2]))
+            )
+        elif words[0] == "wait_stream":
+            nodes.append(
+                GraphNode(f"wait_stream_{i}", "wait_stream", "wait_stream", arguments=(words[1], words[2]))
+            )
+        else:
+            made, operator, *given, on = (one for one in words if one != "=")
+            values = tuple(given)
+            nodes.append(GraphNode(made, "kernel", operator, on, values, values, (made,)))
+    return StreamGraph(name, tuple(nodes), "")
+
+
+GRAPHS = {
+    "one event": _graph(
+        "one event",
+        "a = sin x @ default",
+        "record e1 @ default",
+        "wait e1 @ s1",
+        "b = cos a @ s1",
+        "wait_stream default s1",
+        "c = add b @ default",
+    ),
+    "two waiters": _graph(
+        "two waiters",
+        "a = sin x @ default",
+        "record e1 @ default",
+        "wait e1 @ s1",
+        "b = cos a @ s1",
+        "wait e1 @ s2",
+        "c = tanh a @ s2",
+        "wait_stream default s1",
+        "wait_stream default s2",
+        "d = add b c @ default",
+    ),
+    "a chain": _graph(
+        "a chain",
+        "wait_stream s1 default",
+        "a = sin x @ s1",
+        "record e1 @ s1",
+        "wait e1 @ s2",
+        "b = cos a @ s2",
+        "c = exp x @ s1",
+        "record e2 @ s2",
+        "wait e2 @ default",
+        "d = neg b @ default",
+        "wait_stream default s1",
+        "e = add d c @ default",
+    ),
+    "work beside": _graph(
+        "work beside",
+        "a = sin x @ default",
+        "a2 = mul a @ default",
+        "record e1 @ default",
+        "c = tan x @ default",
+        "wait e1 @ s1",
+        "b = cos a2 @ s1",
+        "b2 = exp a @ s1",
+        "record e2 @ s1",
+        "wait e2 @ default",
+        "d = add b c @ default",
+        "e = add b2 d @ default",
+    ),
+    "two events": _graph(
+        "two events",
+        "a = sin x @ s1",
+        "record e1 @ s1",
+        "b = cos x @ s2",
+        "record e2 @ s2",
+        "wait e1 @ default",
+        "c = exp a @ default",
+        "wait e2 @ default",
+        "d = add b c @ default",
+    ),
+    "the side works on": _graph(
+        "the side works on",
+        "a = sin x @ s1",
+        "a2 = cos x @ s1",
+        "wait_stream default s1",
+        "b = tanh x @ s1",
+        "c = mul a a2 @ default",
+        "wait_stream default s1",
+        "d = add b c @ default",
+    ),
+}
+
+
+def judge_code(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Three pieces of Inductor's code: the kernel that may go wrong, why, and what to change."""
+    _written(attempt)
+    hint = 'return {"A": (buffer, cause, change), ...} for ' + ", ".join(FOUND)
+    answer = on_ranks(ranks, attempt, only=0, hint=hint)[0]
+    if (
+        not isinstance(answer, dict)
+        or set(answer) != set(FOUND)
+        or any(not isinstance(one, (list, tuple)) or len(one) != 3 for one in answer.values())
+    ):
+        raise Mistake(f"it returned {answer!r}"[:200], hint)
+    wrong, hints = [], []
+    for letter, (buffers, cause, changes) in FOUND.items():
+        buffer, why, then = answer[letter]
+        if why not in CAUSES or then not in CHANGES:
+            raise Mistake(
+                f"{letter}: {why!r}, {then!r}",
+                f"a cause is one of {', '.join(CAUSES)}; a change one of {', '.join(CHANGES)}",
+            )
+        if why != cause:
+            wrong.append(f"{letter}: the cause")
+            hints.append(CAUSE_HINTS[letter])
+        elif buffer not in buffers:
+            wrong.append(f"{letter}: the buffer")
+            hints.append(
+                "name the buffer that is read, or overwritten, out of order"
+                if cause != "none"
+                else 'nothing is out of order in it: the buffer is ""'
+            )
+        elif then not in changes:
+            wrong.append(f"{letter}: the change")
+            hints.append(
+                "ask what in the source leads to this code: the operator that waits, the lifetime of a value, "
+                "or nothing that a reader wrote"
+            )
+    if wrong:
+        raise Mistake("; ".join(wrong), hints[0])
+    say("three pieces, three causes")
+
+
+CAUSES = ("wait after the kernel", "wait before what it waits for", "memory used again", "none")
+CHANGES = ("events for wait_stream", "delete after the wait", "nothing")
+FOUND = {
+    "A": (("buf1",), "wait after the kernel", ("events for wait_stream",)),
+    "B": (("buf1", "buf12"), "memory used again", ("delete after the wait",)),
+    "C": (("", None), "none", ("nothing",)),
+}
+CAUSE_HINTS = {
+    "A": "A: for each stream, compare the line of its wait_event with the line of its first kernel",
+    "B": "B: every read comes after its wait. Look at what happens to the memory of a value that another stream "
+    "still reads",
+    "C": "C: follow each buffer from its kernel to its last reader, and look where the wait stands. Is a wait "
+    "missing, and does reuse come before it?",
+}
 
 
 def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -48,7 +279,11 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     if _all_close([held], GIVEN):
         raise Mistake("x is written, and holds what it held", "what goes into x has to be the doubled values")
     if races := graph.races():
-        raise Mistake(f"a race, {races[0].text}", races[0].remedy)
+        raise Mistake(
+            f"a race, {races[0].text}",
+            "record an event on the default stream when the doubled values are made, and let the side stream wait "
+            "for it before it reads them",
+        )
     if not all(_all_close([run.inputs[0]], doubled) for run in runs):
         raise Mistake(
             f"after the call x holds {held}, of {GIVEN}", "the caller's x is doubled, whatever is late"
@@ -57,119 +292,27 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         raise Mistake("nothing runs on the side stream", "compute the result in `with side:`")
     if not _all_close(_returned(runs), [2 * x + 1 for x in GIVEN]):
         raise Mistake("it compiles, and gives other numbers", "return 2 * x + 1 of the x that came in")
+    recorded = {
+        n.arguments[0] for n in graph.nodes if n.word == "record_event" and n.arguments[1] == "default"
+    }
+    waited = [n.arguments[0] for n in graph.nodes if n.word == "wait_event" and n.arguments[1] != "default"]
+    if not recorded & {*waited}:
+        raise Mistake(
+            "the side stream waits for no event of the default stream",
+            "hand the doubled values over by an event: record it on the default stream, wait for it on the side",
+        )
     places = {n.name: i for i, n in enumerate(graph.nodes)}
     handed = [places[n.name] for n in graph.nodes if n.word in ("record_event", "wait_stream")]
     behind = places[writes[-1].name] - max(handed, default=0)
     if behind < 0:
         raise Mistake(
-            "an event is recorded behind the write of x",
-            "nothing in the call needs the written x: record the event behind what the side stream reads",
+            "an event is recorded after the write of x",
+            "nothing in the call needs the written x: record the event after what the side stream reads",
         )
     say(
-        f"it compiles; x holds {held} after the call, written {behind} nodes behind what the side stream waits for; "
+        f"it compiles; x holds {held} after the call, written {behind} nodes after what the side stream waits for; "
         "right numbers, whichever kernel is late"
     )
-
-
-def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """A pass that moves the waits and the reloads of an offloaded step: within a budget of memory, nearly as fast.
-
-    Judged by the model on the graphs that the attempt leaves; on a GPU, the graphs are run as well.
-    """
-    hint = "it is called as my_schedule(forward, backward) with two torch.fx.Graphs, and moves their nodes"
-    _written(attempt)
-    kept = _kept()
-    try:
-        graphs = _child(_traced, _program(), _shape(), [AT_ONCE], attempt, Rates(), hint=hint)
-    except Mistake as mistake:
-        if "used before it has been defined" in str(mistake):
-            raise Mistake(
-                "a value is used before it is made",
-                "a wait stays before the users of what it waits for, a reload behind the graph's inputs",
-            ) from None
-        raise
-    words = [n.word for n in (*graphs[AT_ONCE].forward, *graphs[AT_ONCE].backward)]
-    if {word: words.count(word) for word in ("offload", "reload", "wait")} != _moves():
-        raise Mistake("a copy or a wait is gone", "move nodes, and leave all of them in their graphs")
-    found = model_times({KEPT: kept, AT_ONCE: graphs[AT_ONCE]}).loc[AT_ONCE]
-    said = f"modelled: {found['slower_percent']:.1f} % slower, {found['saved_percent']:.1f} % less memory"
-    if found["saved_percent"] < SAVED:
-        raise Mistake(
-            said,
-            "memory comes back at a wait, and is taken at a reload: wait a few products behind the copy, not at the "
-            "end, and reload a few products ahead, not at the start",
-        )
-    if found["slower_percent"] > SLOWER:
-        raise Mistake(
-            said,
-            "the forward still stands while it copies: put products between a copy and its wait"
-            if _is_at_once(graphs[AT_ONCE])
-            else "the backward still stands while it copies: start a reload some products before its wait",
-        )
-    say(said)
-    if ranks.device == "cuda":
-        _on_gpu(attempt, ranks, say)
-
-
-def _is_at_once(graphs: OffloadGraphs) -> bool:
-    """Whether no product stands between an asynchronous copy of the forward pass and its wait."""
-    order = [n.word for n in graphs.forward if n.word in ("offload", "wait") or n.flops]
-    return ("offload", "kernel") not in itertools.pairwise(order)
-
-
-@functools.cache
-def _kept() -> OffloadGraphs:
-    return trace(_shape(), [KEPT])[KEPT]
-
-
-def _program() -> Any:
-    return choose("compiled_streams", None, NEEDED)
-
-
-def _shape() -> Any:
-    return _program().code.Shape(layers=LAYERS)
-
-
-def _moves() -> dict[str, int]:
-    """How many copies and waits the pass of torch puts into the two graphs: all sums of the layers but the last."""
-    copies = 2 * LAYERS - 1
-    return {"offload": copies, "reload": copies, "wait": 2 * copies}
-
-
-def _on_gpu(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Run the step on a GPU, kept and with the attempt's order: less memory at the peak, the same gradients."""
-    given = _program(), _shape()
-    kept = on_ranks(ranks, _run_on_gpu, *given, KEPT, None, only=0, timeout=300)[0]
-    found = on_ranks(ranks, _run_on_gpu, *given, AT_ONCE, attempt, only=0, timeout=300)[0]
-    slower, saved = 100 * (found[0] / kept[0] - 1), 100 * (1 - found[1] / kept[1])
-    said = f"measured: {slower:.1f} % slower, {saved:.1f} % less memory"
-    if not math.isclose(found[2], kept[2], rel_tol=1e-2):
-        raise Mistake(f"{said}, and other gradients", "a value is read before its wait")
-    if found[1] >= kept[1]:
-        raise Mistake(said, "on the GPU the peak is no lower: wait earlier, or reload later")
-    say(said)
-
-
-def _run_on_gpu(code: Any, shape: Any, way: str, schedule: Any) -> tuple[float, float, float]:
-    """On a rank with a GPU: ms of a step (median of five), MiB at its peak, and the norm of the gradients."""
-    torch_compat.dynamo_reset()
-    torch.manual_seed(0)
-    model = code.code.Model(shape).to("cuda", torch.bfloat16)
-    x = torch.randn(shape.batch, shape.sequence, shape.width, device="cuda", dtype=torch.bfloat16)
-    backend = torch_compat.aot_backend([], [], min_cut=True, schedule=schedule)
-    seconds = []
-    with torch_compat.patched("functorch.config", **code.code.WAYS[way]), torch_compat.pinned_pool():
-        compiled = torch.compile(model, backend=backend, fullgraph=True)
-        for warm in (True, True, *[False] * 5):
-            model.zero_grad()
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            began = time.perf_counter()
-            compiled(x).backward()
-            torch.cuda.synchronize()
-            seconds += [] if warm else [time.perf_counter() - began]
-    norm = sum(float(p.grad.float().square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
-    return statistics.median(seconds) * 1e3, torch.cuda.max_memory_allocated() / 2**20, norm
 
 
 def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
@@ -194,14 +337,15 @@ def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
     if "event was recorded" in found.error:
         raise Mistake(
             found.error,
-            "the write into x happens behind everything else: compute a new tensor, hand that over, and write x last",
+            "the write into x happens after everything else: compute a new tensor, hand that over, and write x last",
         )
     if "BackendCompilerFailed" in found.error:
         raise Mistake(
             f"not compiled: {found.error}",
-            "an operator that waits stands before the write into x, which this torch cannot compile: write x back "
-            "first, and leave the last wait to the caller",
+            "this torch does not compile this order of waits and the write into x: leave the last wait to the caller",
         )
+    if "raph_break" in found.error or "graph break" in found.error.lower():
+        raise Mistake(f"not compiled: {found.error}", "one graph is asked for: no graph break")
     if found.error or not found.forward:
         raise Mistake(f"not compiled: {found.error}", hint)
     return found.forward[0], runs
@@ -230,23 +374,29 @@ mutated = Exercise(
     "medium",
     10,
     (
-        "it compiles",
+        "it compiles in one graph",
         "the caller's `x` is doubled",
-        "the side stream computes the doubled x, plus 1",
+        "the side stream waits for an event and computes the doubled x, plus 1",
         "no race",
     ),
     judge_mutated,
 )
-schedule = Exercise(
-    "compiled_streams.schedule",
-    "offload within a budget",
-    "hard",
-    20,
+tie = Exercise(
+    "compiled_streams.tie",
+    "the edges that the graph lacks",
+    "medium",
+    15,
     (
-        f"by the model at least {SAVED} % less memory at the peak",
-        f"at most {SLOWER} % slower",
-        "every copy and every wait still there",
-        "on a GPU, less memory measured, and the same gradients",
+        f"0 of {ORDERS} orders race, in {len(GRAPHS)} graphs",
+        "what no wait joins stays free",
     ),
-    judge_schedule,
+    judge_tie,
+)
+code = Exercise(
+    "compiled_streams.code",
+    "three pieces of Inductor's code",
+    "medium",
+    10,
+    ("for each piece the buffer, the cause and the change",),
+    judge_code,
 )

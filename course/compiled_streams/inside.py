@@ -6,7 +6,6 @@ Like the captured graphs, all of this is looked at in a child process that prete
 from __future__ import annotations
 
 import dis
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,15 +13,13 @@ from typing import Any
 
 import torch
 
-from course.compiled_streams.captured import as_data, check_streams, compiled, in_a_child
-from course.shared.streams.graph import StreamGraphs
+from course.shared.streams.captured import check_streams, compiled, in_a_child
 from course.shared.streams.ops import StreamError
-from labkit import files, torch_compat
+from labkit import torch_compat
 from labkit.torch_compat import pretend_streams
 
-__all__ = ["capture_without_check", "inductor_code", "inductor_text", "look", "pretend_streams"]
+__all__ = ["inductor_code", "look", "pretend_streams"]
 
-FILE = files.ours("data/captured/inductor_streams.json")
 GRAPH = "__compiled_fn"
 
 
@@ -42,12 +39,6 @@ def look(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> tuple[list[
     return in_a_child(_look, fn, tensors, streams)
 
 
-def capture_without_check(fn: Callable[..., Any], *tensors: Any, streams: int = 1) -> StreamGraphs:
-    """The graphs of `fn` without Dynamo's check of events behind a changed input: what the check protects from."""
-    check_streams(streams)
-    return in_a_child(_unchecked, fn, tensors, streams)
-
-
 def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str, str]:
     """What Inductor writes for CUDA of functions of (x, *streams), by their names: written, never run.
 
@@ -56,20 +47,6 @@ def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str,
     """
     check_streams(streams)
     return in_a_child(_inductor_code, functions, streams, 1024, ship=False)
-
-
-def inductor_text() -> dict[str, str]:
-    """What Inductor wrote for CUDA of some functions without and with streams, captured and shipped with labkit.
-
-    Keys: 'plain', 'streamed' and more names of functions (Python, Triton kernels included), 'source' of the first two,
-    'sources' of all, 'torch', 'label'. `python -m tools.recapture inductor` makes it
-    anew, which takes the triton package; running it takes a GPU. Raises ValueError where labkit stands without its
-    repository.
-    """
-    try:
-        return dict(json.loads(FILE.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ValueError("the captured code is part of the repository: run labkit from a checkout") from error
 
 
 # --- in the child ---
@@ -103,11 +80,6 @@ def _object(given: Any) -> str:
     if isinstance(given, torch.Stream):
         return f"stream {given.stream_id}" if given.stream_id else "stream 0, the ambient one"
     return "gone" if given is None else type(given).__name__.lower()
-
-
-def _unchecked(fn: Callable[..., Any], tensors: tuple, streams: int) -> StreamGraphs:
-    torch_compat.no_mutation_check()
-    return as_data(*compiled(fn, tensors, streams, False))
 
 
 def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:

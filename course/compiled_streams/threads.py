@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from course.compiled_streams.captured import as_data, called, compiled
+from course.shared.streams.captured import as_data, called, compiled
 from course.shared.streams.graph import StreamGraphs
 from course.shared.streams.ops import StreamError
 from labkit import torch_compat

@@ -1,4 +1,4 @@
-"""Lesson 13: DDP written twice with hooks, and a loss for ranks with unequal batches."""
+"""Lesson 13: DDP written twice with hooks, the cuts of a compiled model, and the logs of four jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -13,18 +14,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from course.shared.jobs import judge_jobs
 from course.shared.training import TOLERANCE, differences, loss_of
-from labkit import lessons
+from labkit import files, lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
-__all__ = ["buckets", "one_by_one", "weigh"]
+__all__ = ["JOBS", "buckets", "cuts", "jobs", "one_by_one"]
 
-CAP = 70_000  # bytes; three buckets for the weights of the model below
+JOBS = files.ours("data/captured/ddp_jobs.log")
+# bytes; three buckets for the weights of the model below, and others if they are filled in the order of arrival
+CAP = 35_000
 HELD_S, LATE_S = 3.0, 0.05  # a future that is not waited for is done so long after backward
 HOOKS = (
-    "it is called as {}, hangs hooks on the parameters that require a gradient, and returns a function that is called "
-    "after backward"
+    "it is called as {}, registers hooks on the parameters that require a gradient, and returns a function that is "
+    "called after backward"
 )
 
 
@@ -67,18 +71,18 @@ def judge_one_by_one(attempt: Attempt, ranks: Ranks, say: Callable[[str], None])
 @on_three_too
 def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Gradients reduced in buckets: as before, with as few messages as the size of a bucket allows."""
-    hint = HOOKS.format("my_buckets(model, most_bytes)")
+    hint = HOOKS.format("my_buckets(model, cap)")
     seen = on_ranks(ranks, _steps, attempt, CAP, hint=hint, timeout=60)
     row = seen[0]
-    large = [call["bytes"] for call in row["calls"] if call["bytes"] > max(CAP, row["largest"])]
+    large = [call["bytes"] for call in row["calls"] if call["bytes"] >= CAP + row["largest"]]
     if large:
         raise Mistake(
-            f"one message has {large[0]:,} bytes, and a bucket has at most {CAP:,}",
-            "begin a new bucket where the next weight would not fit any more",
+            f"one message has {large[0]:,} bytes, and a bucket is full with {CAP:,}",
+            "begin a new bucket as soon as the last one has reached its size",
         )
     _judge_overlap(seen, hint)
     meant = row["buckets"]
-    if len(row["calls"]) > len(meant):
+    if len(row["calls"]) == row["weights"]:
         raise Mistake(
             f"{len(row['calls'])} messages a step where {len(meant)} buckets of {CAP:,} bytes are enough",
             "put gradients together into one flat tensor, in the order of backward: the last layer first",
@@ -88,14 +92,14 @@ def judge_buckets(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         raise Mistake(
             f"messages of {', '.join(f'{size:,}' for size in sent)} bytes, and full buckets in the reverse order of "
             f"model.parameters() have {', '.join(f'{size:,}' for _, size in meant)}",
-            "go through reversed(list(model.parameters())), and begin the next bucket where a weight does not fit: no "
-            "later weight goes back into an earlier bucket",
+            "go through reversed(list(model.parameters())), and begin the next bucket when the last one has reached "
+            "its size, not before",
         )
     for call, (arrived, size) in zip(row["calls"], meant, strict=True):
         if call["arrived"] != arrived:
             raise Mistake(
                 f"the message of {size:,} bytes starts in hook number {call['arrived']} of backward, and its last "
-                f"gradient is there in number {arrived}",
+                f"gradient is complete in number {arrived}",
                 "count the gradients of each bucket, and let the hook that makes the count full start the message",
             )
     say(_overlapped(row))
@@ -118,7 +122,7 @@ def _judge_overlap(seen: Any, hint: str) -> None:
             )
             raise Mistake(
                 f"rank {rank}: {len(row['calls'])} all-reduces, {many} after backward",
-                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is there",
+                "start it in the hook: register_post_accumulate_grad_hook calls it as soon as the gradient is complete",
             )
         held = [call for call in row["calls"] if call["waited"] == "inside"]
         if held:
@@ -145,7 +149,8 @@ def _judge_overlap(seen: Any, hint: str) -> None:
             if step > 1:
                 raise Mistake(
                     finding,
-                    "the first step is right: what a step has counted or kept has to begin anew in the next",
+                    "the first step is right: what a step has counted or kept has to begin anew in the next, and "
+                    "nothing may change a gradient while its message is under way",
                 )
             raise Mistake(
                 finding, "each gradient is reduced once, and what was reduced ends up in .grad again"
@@ -181,7 +186,7 @@ def _steps(attempt: Attempt, *more: Any) -> dict[str, Any]:
             each.zero_grad()
         loss_of(right(x), y).backward()
         expected = {n: p.grad for n, p in right.module.named_parameters() if p.grad is not None}
-        products = program.Products()
+        products = program.Matmuls()
         calls: list[dict[str, Any]] = []
         ended = threading.Event()
         arrived.clear()
@@ -222,11 +227,11 @@ def _noted(
     return noted
 
 
-def _full(weights: list[Any]) -> list[list[Any]]:
-    """The weights in the reverse order, in buckets that are full."""
+def _full(weights: list[Any], cap: int = CAP) -> list[list[Any]]:
+    """The weights in the reverse order, in buckets that have reached their size."""
     buckets: list[list[Any]] = []
     for p in reversed(weights):
-        if not buckets or sum(q.nbytes for q in buckets[-1]) + p.nbytes > CAP:
+        if not buckets or sum(q.nbytes for q in buckets[-1]) >= cap:
             buckets.append([])
         buckets[-1].append(p)
     return buckets
@@ -269,55 +274,142 @@ class _Work:
         return getattr(self._work, name)
 
 
-# how many images each rank has; the last case gives one rank none
-BATCHES = (("equal batches", (4, 4)), ("fewer on rank 1", (6, 2)), ("none on rank 1", (5, 0)))
+CUTS = "it is called as my_cuts(layers, buckets, compiled), and returns a function of x"
+# hidden sizes of blocks of width 16: a weight has hidden x 64 bytes. By cap: buckets end within blocks, and two in one
+HIDDEN, CAPS = (32, 64, 16, 48, 32), (1500, 5000, 100_000)
 
 
-@on_three_too
-def judge_weigh(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Gradients that DDP averages, for equal and unequal batches and an empty one."""
-    hint = "it is called as my_loss(losses), the loss of each image of this rank; it returns one number to go back from"
-    hints = (
-        "of equal batches the mean over a rank's images is right: DDP averages over the ranks",
-        "DDP averages over ranks as if all had as many images: weigh each rank by its share of them, which the ranks "
-        "have to tell each other",
-        "a rank without images calls the same collectives, and goes back from a loss of its own all the same",
-    )
-    for (said, sizes), why in zip(BATCHES, hints, strict=True):
-        many = tuple(sizes[min(rank, 1)] for rank in range(ranks.world_size))
-        for rank, found in enumerate(on_ranks(ranks, _weigh, attempt, many, hint=hint, timeout=60)):
-            if found["kind"]:
-                raise Mistake(f"{said}: my_loss returns {found['kind']}", hint)
-            if not found["right"]:
-                numbers = f"rank {rank} has the gradient {found['got']:.4g}, right is {found['want']:.4g}"
-                raise Mistake(f"{said}: {numbers}", why)
-        say(f"{said} ({', '.join(map(str, many))} images): the gradient of the mean over all images")
+class _Part(torch.nn.Module):
+    """A compiled part that notes, each time it runs, which layers it has."""
+
+    def __init__(self, layers: Any, places: list[int], ran: list[list[int]]) -> None:
+        super().__init__()
+        self.run = torch.compile(torch.nn.Sequential(*layers), backend="aot_eager")
+        self.places, self.ran = places, ran
+
+    def forward(self, x: Any) -> Any:
+        self.ran.append(self.places)
+        return self.run(x)
 
 
-def _weigh(attempt: Attempt, many: tuple[int, ...]) -> dict[str, Any]:
-    rank = dist.get_rank()
-    values = torch.arange(1.0, sum(many) + 1).square()
-    mine = values.split(list(many))[rank]
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(model.weight)
-    parallel = DistributedDataParallel(model)
-    losses = parallel(mine[:, None])[:, 0]
-    value = attempt(losses)
-    if not isinstance(value, torch.Tensor):
-        return {"kind": type(value).__name__}
-    if value.dim():
-        return {"kind": f"a tensor of shape {tuple(value.shape)}"}
-    value.backward()
-    assert model.weight.grad is not None
-    got, want = float(model.weight.grad), float(values.mean())
-    return {"kind": "", "right": abs(got - want) <= 1e-4 * want, "got": got, "want": want}
+def judge_cuts(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """The parts that a model is compiled in: numbers of eager, a cut where a bucket is complete, and no other cut."""
+    for cap in CAPS:
+        found = on_ranks(ranks, _cut, attempt, cap, only=0, hint=CUTS, timeout=90)[0]
+        if found["kind"]:
+            raise Mistake(f"it returns {found['kind']}", CUTS)
+        starts, right, buckets = found["starts"], found["right"], found["buckets"]
+        case = f"{buckets} bucket{'s' * (buckets > 1)}, {len(HIDDEN) + 2} layers"
+        if not found["called"]:
+            raise Mistake(
+                f"{case}: `compiled` is not called", "compiled(part) compiles a list of layers as one graph"
+            )
+        if found["ran"] != list(range(len(HIDDEN) + 2)):
+            raise Mistake(
+                f"{case}: the compiled parts that ran have the layers {found['ran']}",
+                "the function that is returned runs compiled parts, each once, and together they have all layers in "
+                "their order",
+            )
+        if found["apart"] > TOLERANCE:
+            raise Mistake(
+                f"{case}: the output or a gradient is not that of the layers one after the other",
+                "each layer is in one part, in the order of the layers, and each part takes the output of the last",
+            )
+        if late := sorted(right - starts):
+            raise Mistake(
+                f"{case}: a bucket is complete with the backward of layer {late[0]}, and no graph ends there",
+                "backward goes from the last layer to the first: the graph that contains a bucket's last gradient has "
+                "to begin, in forward, with the layer of that weight",
+            )
+        if more := sorted(starts - right):
+            raise Mistake(
+                f"{case}: there is a cut before layer {more[0]}, where no bucket is complete",
+                "a cut serves a bucket whose last gradient is complete; any other only costs a graph",
+            )
+        say(f"{case}: {len(starts)} graph{'s' * (len(starts) > 1)}, output and gradients of eager")
+
+
+def _cut(attempt: Attempt, cap: int) -> dict[str, Any]:
+    program = lessons.program("ddp")
+    torch_compat.dynamo_reset()
+    blocks = [program.seeded(partial(program.Block, 16, hidden)) for hidden in HIDDEN]
+    layers = [*blocks[:2], torch.nn.ReLU(), *blocks[2:], torch.nn.Linear(16, 4, bias=False)]
+    layers[3].up.weight.requires_grad_(False)
+    weights = [p for layer in layers for p in layer.parameters() if p.requires_grad]
+    buckets = _full(weights, cap)
+    called: list[int] = []
+    ran: list[list[int]] = []
+    places = {id(layer): i for i, layer in enumerate(layers)}
+
+    def compiled(part: Any) -> Any:
+        part = [part] if isinstance(part, torch.nn.Module) and id(part) in places else list(part)
+        called.append(len(part))
+        return _Part(part, [places[id(layer)] for layer in part], ran)
+
+    forward = attempt(layers, buckets, compiled)
+    if not callable(forward):
+        return {"kind": type(forward).__name__}
+    x, seen = torch.linspace(-1, 1, 128).view(8, 16), []
+    for run in (forward, torch.nn.Sequential(*layers)):
+        for p in weights:
+            p.grad = None
+        y = run(x)
+        y.square().mean().backward()
+        seen.append([y.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad for p in weights)])
+    order = [i for part in ran for i in part]
+    whole = order == list(range(len(layers)))  # else its output may have another shape
+    pairs = zip(*seen, strict=True)
+    apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs) if whole else math.inf
+    place = {id(p): i for i, layer in enumerate(layers) for p in layer.parameters()}
+    starts = {min(part) for part in ran if part}
+    right = {0, *(min(place[id(p)] for p in bucket) for bucket in buckets)}
+    found = {"kind": "", "starts": starts, "right": right, "buckets": len(buckets), "apart": apart}
+    return found | {"called": len(called), "ran": order}
+
+
+CAUSES = ("one bucket", "one graph", "late rank", "not compiled", "fixed cost of each message")
+CHANGES = (
+    "bucket_cap_mb=1",
+    "bucket_cap_mb=25",
+    'optimize_ddp="ddp_optimizer"',
+    "load its input earlier",
+    "compile inside",
+)
+RIGHT = {
+    "A": ({0, 1}, "one bucket", "bucket_cap_mb=1"),
+    "B": ({1}, "late rank", "load its input earlier"),
+    "C": ({0, 1}, "not compiled", "compile inside"),
+    "D": ({0, 1}, "fixed cost of each message", "bucket_cap_mb=25"),
+}
+FORM = (
+    'it returns a dict such as {"A": ([0, 1], "late rank", "compile inside"), ...}: ranks, cause and change'
+)
+LOOK = {
+    "A": "compare the number of graphs with the number of messages, and a message's begin with the end of backward",
+    "B": "a message runs from the latest rank's entry: when does each rank begin its backward?",
+    "C": "compare all lines of one rank with those of job A, also those before the times",
+    "D": "messages of what sizes are there, and how long does each take from the end of the one before?",
+}
+
+
+def judge_logs(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each job's ranks, cause and change."""
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
+
+
+def _hint(job: str, on: set[int], cause: str, change: str) -> str:
+    if cause != RIGHT[job][1]:
+        return LOOK[job]
+    if on != RIGHT[job][0]:
+        return "right cause: on which ranks would you change something?"
+    return "" if change == RIGHT[job][2] else "right cause, and a change that does not touch it"
 
 
 one_by_one = Exercise(
     "ddp.one_by_one",
     "DDP with an all-reduce for each gradient",
     "medium",
-    15,
+    10,
     (
         "gradients are those of torch's DDP, also in the second step",
         "each all-reduce starts in the hook of its gradient",
@@ -329,19 +421,31 @@ buckets = Exercise(
     "ddp.buckets",
     "DDP with buckets",
     "hard",
-    25,
+    20,
     (
         "gradients are those of torch's DDP, also in the second step",
-        "one message for each full bucket, which starts when its last gradient is there",
+        "one message for each bucket, which starts when its last gradient is complete",
         "every one is waited for after backward",
     ),
     judge_buckets,
 )
-weigh = Exercise(
-    "ddp.weigh",
-    "ranks with unequal batches",
-    "easy",
+cuts = Exercise(
+    "ddp.cuts",
+    "where to cut the graph",
+    "medium",
     10,
-    ("under DDP, the gradient of the mean over the images of all ranks", "also where a rank has none"),
-    judge_weigh,
+    (
+        "output and gradients of eager",
+        "where the last gradient of a bucket is complete, a graph of the backward ends",
+        "no other cut",
+    ),
+    judge_cuts,
+)
+jobs = Exercise(
+    "ddp.jobs",
+    "four jobs and their logs",
+    "medium",
+    8,
+    ("for each job the ranks on which something has to change, the cause, and the change",),
+    judge_logs,
 )

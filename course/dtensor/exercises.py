@@ -1,230 +1,438 @@
-"""Lesson 10: the placement of a product, and a gated MLP on split tokens by both roads."""
+"""Lesson 10: f and g, the placement of a product, split tokens, and gradients of jobs on four ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import torch
-import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
-from course.shared.costs import ring_bytes
 from labkit import lessons
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 from labkit.torch_compat import on_collective
 
-__all__ = ["bytes", "explicit", "placement"]
+__all__ = ["pair", "placement", "reports", "sequence"]
 
 program = lessons.program("dtensor")
 place, short, counted, PLACED = program.place, program.short, program.counted, tuple(program.PLACEMENTS)
 
-TOKENS, DIM, HIDDEN = 8, 32, 128
-FUNCTIONAL = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
+DIM, BLOCKS, TOKENS = 24, 2, 12  # another model than the lesson's: twelve heads of two features
+
+
+# --- f and g ---
+
+
+def judge_pair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Gradients of a model with the reader's f and g against one process: eager, compiled, on a part of four ranks."""
+    for compiled in (False, True):
+        _judge_pair(attempt, ranks, "ranks", compiled)
+        say(f"{'compiled' if compiled else 'eager'}: every gradient is that of one process")
+    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+        for axes in ("part", "ranks"):
+            try:
+                _judge_pair(attempt, four, axes, False)
+            except Mistake as mistake:
+                where = "four ranks, the model split over two and two" if axes == "part" else "four ranks"
+                hint = (
+                    "`mesh` is not always all ranks, nor always two: use its group" if axes == "part" else ""
+                )
+                raise Mistake(f"{where}: {mistake.seen}", hint or mistake.hint) from mistake
+
+
+def _judge_pair(attempt: Attempt, ranks: Ranks, axes: str, compiled: bool) -> None:
+    hint = "it is called as my_pair(mesh), and returns f and g; each takes a tensor and returns one"
+    per_rank = on_ranks(ranks, quietly, _with_pair, attempt, axes, compiled, hint=hint)
+    for rank, found in enumerate(per_rank):
+        mode = "compiled" if compiled else "eager"
+        finding = f"rank {rank}, {mode}: {_finding(found)}"
+        if not found["value"]:
+            raise Mistake(
+                finding, "forward first: g adds up the partial sums over the ranks, f changes nothing"
+            )
+        if found["wrong"]:
+            raise Mistake(finding, _why_wrong(found["kinds"], found["size"]))
+        if not compiled and found["sent"] != 4 * BLOCKS:
+            raise Mistake(
+                f"{finding}; {found['sent']} collectives for {BLOCKS} blocks",
+                "the numbers are right and something is sent for nothing: f communicates in backward only, g in "
+                f"forward only; that is {4 * BLOCKS}",
+            )
+
+
+def _why_wrong(kinds: dict[str, float | None], size: int) -> str:
+    weights = {name: k for name, k in kinds.items() if _cut(name) is not None}
+    last = [k for name, k in weights.items() if name.startswith(f"{BLOCKS - 1}.down")]
+    if last == [1.0] and kinds[f"{BLOCKS - 1}.norm2.weight"] == round(1 / size, 3):
+        return "1 / n of the right gradient at the last norm: partial sums are added up, and you divided"
+    if last == [1.0]:
+        return (
+            "the weights at the end are right, and what lies before the split layers is not: each rank's gradient of "
+            "f's input is a partial sum"
+        )
+    if last == [float(size)]:
+        return (
+            f"{size} x the right gradient: every rank has the whole gradient of g's result already; do not add it up "
+            "once more"
+        )
+    if last and last[0] is not None:
+        return f"{last[0]:g} x the right gradient at the last layer: g's backward passes the gradient on as it is"
+    return "go from the loss back: which gradient comes to g, and is it whole on each rank?"
+
+
+def _finding(found: dict[str, Any]) -> str:
+    if not found["value"]:
+        return "the output is not that of one process"
+    wrong, total = found["wrong"], len(found["kinds"])
+    return f"{len(wrong)} of {total} gradients are wrong: {', '.join(wrong[:4])}" if wrong else "right"
+
+
+def _cut(name: str) -> int | None:
+    return program.CUT.get(name.split(".")[1]) if "." in name else None
+
+
+def _mesh(axes: str = "ranks") -> Any:
+    device, n = torch.device(here().device).type, here().world_size
+    if axes == "part":
+        return init_device_mesh(device, (2, 2), mesh_dim_names=("apart", "tp"))["tp"]
+    return init_device_mesh(device, (n,), mesh_dim_names=("tp",))
+
+
+def _one_process() -> tuple[Any, Any, Any]:
+    """The whole model after a step, its input and its output."""
+    whole = program.model(DIM, BLOCKS).to(here().device)
+    x = program.sample(DIM, TOKENS).to(here().device).requires_grad_()
+    y = whole(x)
+    y.square().mean().backward()
+    return whole, x, y.detach()
+
+
+def _kinds(mine: Any, whole: Any, mesh: Any, inputs: tuple[Any, Any] | None) -> dict[str, float | None]:
+    """Of each gradient the multiple of the right one that it is; None for no multiple, or no gradient."""
+    found = {}
+    for (name, p), q in zip(mine.named_parameters(), whole.parameters(), strict=True):
+        cut = _cut(name)
+        piece = q.grad if cut is None else q.grad.chunk(mesh.size(), cut)[mesh.get_local_rank()]
+        found[name] = None if p.grad is None else program.multiple(p.grad + 0, piece)
+    if inputs:
+        found["input"] = None if inputs[0] is None else program.multiple(inputs[0] + 0, inputs[1])
+    return found
+
+
+def _with_pair(attempt: Attempt, axes: str, compiled: bool) -> dict[str, Any]:
+    mesh = _mesh(axes)
+    whole, x, right = _one_process()
+    mine = program.split(program.model(DIM, BLOCKS).to(here().device), mesh, attempt)
+    data = x.detach().clone().requires_grad_()
+    torch.compiler.reset()
+
+    def loss_of(x: Any) -> Any:
+        y = mine(x)
+        return y.square().mean(), y
+
+    sent: list[str] = []
+    if compiled:  # counting is for eager: it intercepts each operation, and nothing would be compiled
+        loss, y = torch.compile(loss_of, backend="aot_eager", fullgraph=True)(data)
+        loss.backward()
+    else:
+        with on_collective(lambda name, nbytes: sent.append(name)):
+            loss, y = loss_of(data)
+            loss.backward()
+    kinds = _kinds(mine, whole, mesh, (data.grad, x.grad))
+    value = y.shape == right.shape and torch.allclose(y.detach() + 0, right, atol=1e-4)
+    wrong = [name for name, k in kinds.items() if k is None or abs(k - 1) > 1e-3]
+    return {"value": bool(value), "kinds": kinds, "wrong": wrong, "sent": len(sent), "size": mesh.size()}
+
+
+# --- placements ---
 
 
 def judge_placement(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The reader's rule for all sixteen pairs of placements, against what DTensor does on the ranks."""
-    hint = "it is called as my_placement(x, w) with two of 'R', 'S(0)', 'S(1)', 'P'"
-    for rank, seen in enumerate(on_ranks(ranks, quietly, _products, attempt, hint=hint)):
+    hint = "it is called as my_placement(x, w) with two of 'R', 'S(0)', 'S(1)', 'P'; it makes no DTensor"
+    for seen in on_ranks(ranks, quietly, _products, attempt, hint=hint):
         for row in seen:
-            pair = f"x {row['x']}, w {row['w']}"
-            said, real = row["said"], row["real"]
+            pair, said, real = f"x {row['x']}, w {row['w']}", row["said"], row["real"]
+            if row["asked"]:
+                raise Mistake(
+                    f"{pair}: it makes a DTensor", "write the rule down: it gets two words, and no tensor"
+                )
             if said is not None and said not in PLACED:
                 raise Mistake(f"{pair}: it says {said!r}", f"one of {', '.join(map(repr, PLACED))}, or None")
-            if said == real:
-                continue
-            finding = f"rank {rank}, {pair}: it says {said!r}, and it is {real!r}"
-            raise Mistake(finding, _why_not(row["x"], row["w"], said, real))
+            if said != real:
+                raise Mistake(f"{pair}: {said!r} is not right", _why_not(row["x"], row["w"], real))
     say("16 pairs of placements: right for each of them")
 
 
-def _why_not(x: str, w: str, said: str | None, real: str | None) -> str:
+def _why_not(x: str, w: str, real: str | None) -> str:
     if x == w == "P":
-        return "(a + b) @ (c + d) is not a @ c + b @ d: two Partials have to be summed before they are multiplied"
+        return "(a + b) @ (c + d) is not a @ c + b @ d"
     if "P" in (x, w) and real == "P":
-        return (
-            "a product is linear in each factor: a summand times a whole matrix is a summand of the product"
-        )
+        return "a product is linear in each factor: (a + b) @ w is a @ w + b @ w"
     if real is None:
-        return "it cannot be worked out from what a rank has: DTensor communicates, so the answer is None"
+        return (
+            "which entries of the product, or which terms of them, can a rank work out from what it holds? Do the "
+            "results of all ranks make the product?"
+        )
     if (x, w) == ("S(1)", "S(0)"):
-        return "columns of x meet rows of w: each rank has some terms of every sum, so its product is Partial"
+        return "columns of x meet rows of w: which terms of each sum can a rank work out?"
     if (x, w) in (("S(1)", "R"), ("R", "S(0)")):
         return (
-            "the replicated factor is cut for nothing: each rank takes the part of it that its share needs, "
-            "and has a summand of the product"
+            "a rank has the replicated factor whole, and can cut it: which part of it belongs to the part that the "
+            "rank has of the other factor?"
         )
     return "rows of x give rows of the product, columns of w give columns: look at which of them a rank holds"
 
 
 def _products(attempt: Attempt) -> list[dict[str, Any]]:
     mesh = _mesh()
-    x, w = (torch.arange(16.0).view(4, 4) + i for i in (0, 3))
+    x, w = (torch.arange(144.0, device=here().device).view(12, 12) + i for i in (0, 3))
     rows = []
     for a in PLACED:
         for b in PLACED:
-            y, names, _ = counted(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
-            rows.append(
-                {"x": a, "w": b, "said": attempt(a, b), "real": None if names else short(y.placements)}
-            )
+            said, asked = _without_dtensors(attempt, a, b)
+            y, names = counted(lambda a=a, b=b: place(x, mesh, a) @ place(w, mesh, b))
+            real = None if names else short(y.placements)
+            rows.append({"x": a, "w": b, "said": said, "asked": asked, "real": real})
     return rows
 
 
-def judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """A gated MLP on split tokens with functional collectives: right numbers, one gather and one scatter."""
-    hint = "it is called as my_explicit(x, gate, up, down, group) with this rank's plain tensors"
-    _judge_explicit(attempt, ranks, say, hint)
-    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+def _without_dtensors(attempt: Attempt, x: str, w: str) -> tuple[Any, bool]:
+    """What the attempt says, and whether it tried to make a DTensor, which it cannot."""
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no DTensor can be made here")
+
+    with mock.patch.object(DTensor, "__new__", side_effect=refused) as made:
         try:
-            _judge_explicit(attempt, four, lambda finding: None, hint)
-        except Mistake as mistake:
-            raise Mistake(
-                f"on four ranks, the layer split over two and two: {mistake.seen}",
-                "`group` is not always the world: give it to each collective",
-            ) from mistake
+            return attempt(x, w), made.called
+        except Exception:
+            if not made.called:
+                raise
+            return None, True
 
 
-def _judge_explicit(attempt: Attempt, ranks: Ranks, say: Callable[[str], None], hint: str) -> None:
-    for rank, found in enumerate(on_ranks(ranks, quietly, _by_hand, attempt, hint=hint)):
-        names = [_plain(name) for name in found["collectives"]]
-        finding = f"rank {rank}: collectives: {', '.join(names) or 'none'}"
-        if found["shape"] != (TOKENS // found["size"], DIM):
+# --- split tokens ---
+
+
+def judge_sequence(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Sequence parallelism: output and gradients against one process, and the collectives."""
+    _judge_sequence(attempt, ranks, "ranks", say)
+    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+        for axes in ("part", "ranks"):
+            try:
+                _judge_sequence(attempt, four, axes, lambda finding: None)
+            except Mistake as mistake:
+                where = "four ranks, the model split over two and two" if axes == "part" else "four ranks"
+                hint = (
+                    "`mesh` is not always all ranks, nor always two: use its group" if axes == "part" else ""
+                )
+                raise Mistake(f"{where}: {mistake.seen}", hint or mistake.hint) from mistake
+
+
+def _judge_sequence(attempt: Attempt, ranks: Ranks, axes: str, say: Callable[[str], None]) -> None:
+    hint = (
+        "it is called as my_sequence(model, mesh), and returns the model, which takes and returns "
+        "(batch, tokens / n, dim)"
+    )
+    for rank, found in enumerate(on_ranks(ranks, quietly, _by_tokens, attempt, axes, hint=hint)):
+        names = ", ".join(f"{n} {name}" for name, n in found["sent"].items()) or "no collective"
+        finding = f"rank {rank}: forward {names}"
+        if not found["model"]:
+            raise Mistake(f"it returns {found['returned']}", "return the model")
+        if found["shape"] != (2, TOKENS // found["size"], DIM):
             raise Mistake(
-                f"{finding}; the result is {found['shape']}", "return this rank's tokens, as x came"
+                f"{finding}; the output is {found['shape']}",
+                "the output is this rank's tokens, as the input was",
             )
-        if not found["right"]:
+        if not found["value"]:
+            gathers = found["sent"].get("all_gather", 0)
             why = (
-                "each rank has a summand of every token's result: add up the summands after the last product"
-                if "all_gather" in names
-                else "each rank has some hidden features of *all* tokens: gather the tokens before the first product"
+                "`leave` has all tokens already: there is nothing to gather, and something to add up"
+                if gathers > 2 * BLOCKS and "reduce_scatter" not in found["sent"]
+                else "a rank's attention and hidden features need all tokens: gather them before the split layers, "
+                "along dimension 1"
+                if "all_gather" not in found["sent"]
+                else "each rank has a partial sum of every token's result: add up while you scatter, along dimension 1"
             )
-            raise Mistake(f"{finding}; other numbers than the whole layer", why)
-        if any("reduce" in name and "scatter" not in name for name in names):
+            raise Mistake(f"{finding}; the output is not that of one process", why)
+        if found["sent"] != {"all_gather": 2 * BLOCKS, "reduce_scatter": 2 * BLOCKS}:
             raise Mistake(
-                finding, "an all-reduce gives everybody all tokens, and you keep a share: scatter the sum"
+                f"{finding}, for {BLOCKS} blocks",
+                "an all-reduce gives everybody all tokens, and you keep some: one gather at `enter`, one scatter of "
+                "the sum at `leave`",
             )
-        if not all(name in FUNCTIONAL for name in names):
+        if found["wrong"]:
+            finding += f"; {len(found['wrong'])} gradients are wrong: {', '.join(found['wrong'][:4])}"
+            raise Mistake(finding, _why_wrong_tokens(found["wrong"], found["kinds"], found["size"]))
+        if found["wrong twice"]:
             raise Mistake(
-                finding,
-                "the numbers are right, and functional collectives are asked for: a tensor in and a tensor out, from "
-                "torch.distributed._functional_collectives",
+                f"{finding}; after a second backward {len(found['wrong twice'])} gradients are wrong: "
+                f"{', '.join(found['wrong twice'][:4])}",
+                "p.grad has the first backward's sum already, and you add that up over the ranks again: add up what a "
+                "backward brings, before it is accumulated",
             )
-        if sorted(names) != ["all_gather", "reduce_scatter"]:
-            raise Mistake(
-                finding,
-                "x is used twice: gather it once, before; nothing else has to travel but the summands",
-            )
-        say(finding)
+        say(f"{finding}; every gradient is that of one process")
 
 
-def _by_hand(attempt: Attempt) -> dict[str, Any]:
-    mesh = _mesh()
-    if mesh.size() == 4:
-        mesh = init_device_mesh(mesh.device_type, (2, 2), mesh_dim_names=("apart", "layer"))["layer"]
-    x, up, down = _matrices()
-    gate = up.flip(0)
-    mine = [
-        place(w, mesh, how).to_local()
-        for w, how in ((x, "S(0)"), (gate, "S(1)"), (up, "S(1)"), (down, "S(0)"))
-    ]
-    with torch.no_grad():
-        y, names, _ = counted(lambda: attempt(*mine, mesh.get_group()))
-        expected = place((F.gelu(x @ gate) * (x @ up)) @ down, mesh, "S(0)").to_local()
-    shape = tuple(getattr(y, "shape", ()))
-    right = shape == tuple(expected.shape) and bool(torch.allclose(y + 0, expected, atol=1e-4))
-    return {"collectives": names, "shape": shape, "right": right, "size": mesh.size()}
-
-
-def judge_bytes(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """A gated MLP, tokens and weights split at rest: at most the bytes of one gather and one scatter of its tokens."""
-    size = len(ranks)
-    tokens = TOKENS * DIM * 4
-    target = ring_bytes("all_gather", size, tokens // size) + ring_bytes("reduce_scatter", size, tokens)
-    hint = "it is called as my_mlp(x, gate, up, down) with DTensors, and returns one"
-    for rank, found in enumerate(on_ranks(ranks, quietly, _thrifty, attempt, hint=hint)):
-        if found["kind"] != "DTensor":
-            raise Mistake(
-                f"rank {rank}: it returns a {found['kind']}", "return a DTensor, split by tokens as x is"
-            )
-        sent = sum(ring_bytes(_plain(name), size, nbytes) for name, nbytes in found["sent"])
-        said = ", ".join(f"{_plain(name)} {nbytes} B" for name, nbytes in found["sent"]) or "none"
-        finding = f"rank {rank}: {said}: {sent:.0f} B sent in a ring, the target is {target:.0f} B"
-        if not found["right"]:
-            raise Mistake(f"{finding}; other numbers than the whole matrices", "first right, then cheap")
-        if found["placement"] != "S(0)":
-            raise Mistake(f"{finding}; the result is {found['placement']}", "y has to be Shard(0), as x came")
-        if sent > target:
-            raise Mistake(finding, _why_dear(found["sent"]))
-        say(finding)
-
-
-def _why_dear(sent: list[tuple[str, int]]) -> str:
-    weight = DIM * HIDDEN  # bytes of half a weight, for two ranks, are twice this number
-    if any("gather" in name and nbytes >= weight for name, nbytes in sent):
-        return "the weights travel, and they are the largest things here: bring the tokens to the weights instead"
-    if any("all_reduce" in name for name, _ in sent):
-        return "an all-reduce gives everybody all of y, and you keep a share of it: a reduce-scatter is half of that"
-    if any("scatter" not in name and nbytes > TOKENS * DIM * 4 // 2 for name, nbytes in sent):
+def _why_wrong_tokens(wrong: Iterable[str], kinds: dict[str, float | None], size: int) -> str:
+    if all("norm" in name for name in wrong):
+        if all(kinds[name] == round(1 / size, 3) for name in wrong):
+            return "1 / n of the right gradient: the job's loss is the sum over the ranks, no mean"
         return (
-            "the hidden values travel: let them stay where they are made, and sum what comes out at the end"
+            "a norm's weight is on every rank, and each rank's gradient comes from its own tokens only: the right "
+            "gradient is the sum over the ranks"
         )
-    return "something travels twice: x is used twice, gather it once, before; y is scattered once"
+    if all(_cut(name) is not None for name in wrong):
+        return (
+            "only split weights are wrong: each rank has another part of them, and its gradient is complete: there is "
+            "nothing to add up"
+        )
+    return (
+        "the backward of a gather before split layers adds up and scatters, for each rank has a partial sum of the "
+        "gradient; the backward of the scatter gathers"
+    )
+
+
+def _by_tokens(attempt: Attempt, axes: str) -> dict[str, Any]:
+    mesh = _mesh(axes)
+    n, me = mesh.size(), mesh.get_local_rank()
+    whole, x, right = _one_process()
+    mine = program.split(program.model(DIM, BLOCKS).to(here().device), mesh, lambda mesh: (program.same,) * 2)
+    mine = attempt(mine, mesh)
+    found: dict[str, Any] = {"size": n, "sent": {}, "returned": type(mine).__name__}
+    found["model"] = isinstance(mine, torch.nn.Module)
+    if not found["model"]:
+        return found
+    data = x.detach().chunk(n, 1)[me].clone().requires_grad_()
+    names: list[str] = []
+    with on_collective(lambda name, nbytes: names.append(_plain(name))):
+        y = mine(data)
+    found["sent"] = {name: names.count(name) for name in sorted(set(names))}
+    found["shape"] = tuple(getattr(y, "shape", ()))
+    expected = right.chunk(n, 1)[me]
+    found["value"] = y.shape == expected.shape and bool(torch.allclose(y.detach() + 0, expected, atol=1e-4))
+    if not found["value"]:
+        return found
+    (y.square().sum() / right.numel()).backward()
+    kinds = found["kinds"] = _kinds(mine, whole, mesh, (data.grad, x.grad.chunk(n, 1)[me]))
+    found["wrong"] = [name for name, k in kinds.items() if k is None or abs(k - 1) > 1e-3]
+    (mine(data).square().sum() / right.numel()).backward()  # the same once more: all gradients double
+    twice = _kinds(mine, whole, mesh, None)
+    found["wrong twice"] = [name for name, k in twice.items() if k is None or abs(k - 2) > 1e-3]
+    return found
 
 
 def _plain(name: str) -> str:
+    name = name.strip("_").removesuffix("_coalesced").removesuffix("_base")
     return name.removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single")
 
 
-def _thrifty(attempt: Attempt) -> dict[str, Any]:
-    mesh, sent = _mesh(), []
-    x, up, down = _matrices()
-    gate = up.flip(0)
-    columns = [place(w, mesh, "S(1)") for w in (gate, up)]
-    placed = place(x, mesh, "S(0)"), *columns, place(down, mesh, "S(0)")
-    with torch.no_grad(), on_collective(lambda name, nbytes: sent.append((name, nbytes))):
-        y = attempt(*placed)
-    found: dict[str, Any] = {"kind": type(y).__name__, "sent": sent}
-    if found["kind"] != "DTensor":
-        return found
-    right = torch.allclose(y.full_tensor(), (F.gelu(x @ gate) * (x @ up)) @ down, atol=1e-4)
-    return found | {"placement": short(y.placements), "right": bool(right)}
+# --- jobs ---
+
+PLACES = ("0.attention", "0.mlp", "1.attention", "1.mlp", "norms", "all weights")
+OPERATORS = ("f", "g", "sum over tp", "sum over dp")
+JOBS = {
+    "A": ({0, 1, 2, 3}, "1.attention", "f"),
+    "B": ({0, 1, 2, 3}, "norms", "sum over tp"),
+    "C": ({1, 3}, "all weights", "sum over dp"),
+}
+FORM = 'return {"A": ([ranks], "where", "operator"), "B": ..., "C": ...}, with the words above the stub'
 
 
-def _matrices() -> tuple[Any, Any, Any]:
-    seed = torch.Generator().manual_seed(0)
-    shapes = ((TOKENS, DIM), (DIM, HIDDEN), (HIDDEN, DIM))
-    x, up, down = (torch.randn(*shape, generator=seed).to(here().device) for shape in shapes)
-    return x, up / DIM**0.5, down / HIDDEN**0.5
+def judge_reports(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Ranks, place and operator of three recorded jobs; what is wrong in any job is said at once."""
+    answer = on_ranks(ranks, attempt, only=0, hint=FORM)[0]
+    if not isinstance(answer, dict) or set(answer) != set(JOBS):
+        given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
+        raise Mistake(f"it returns {given}", FORM)
+    hints = {job: hint for job in JOBS if (hint := _report_hint(job, *_parts(job, answer[job])))}
+    if hints:
+        wrong = ", ".join(f"job {job}" for job in hints)
+        raise Mistake(
+            f"not right yet: {wrong}", "; ".join(f"job {job}: {hint}" for job, hint in hints.items())
+        )
+    for job, (on, place_of, operator) in JOBS.items():
+        say(f"job {job}: ranks {sorted(on)}, {place_of}, {operator}")
 
 
-def _mesh() -> Any:
-    return init_device_mesh(torch.device(here().device).type, (here().world_size,))
+def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        raise Mistake(f"job {job}: {given!r}", FORM)
+    on, where, operator = given
+    on = {on} if isinstance(on, int) else on
+    on = set(on) if isinstance(on, Iterable) and not isinstance(on, str) else None
+    if on is None or not on <= {0, 1, 2, 3}:
+        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of some of 0, 1, 2, 3")
+    for word, known in ((where, PLACES), (operator, OPERATORS)):
+        if word not in known:
+            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(known)}")
+    return on, where, operator
 
 
+def _report_hint(job: str, on: set[int], where: str, operator: str) -> str:
+    right_on, right_where, right_operator = JOBS[job]
+    if where != right_where:
+        return {
+            "A": "backward runs from the last block to the first: find the first gradient that is not right",
+            "B": "read the `sum` column: which gradients are not right on a rank, and what do they have in common?",
+            "C": "no sum makes it right, and it is no single pair of layers: compare the columns with each other",
+        }[job]
+    if operator != right_operator:
+        return {
+            "A": "the last layers of this branch are right: which gradient passes its two ends, and where does it "
+            "become a partial sum?",
+            "B": "a missing f or g would make split weights wrong too; only parameters that every rank has whole are "
+            "wrong, and their sum over all four ranks is right",
+            "C": "ranks 0 and 2 have the right gradient, and ranks 1 and 3 do not: which ranks are in one group of "
+            "each axis, and what do ranks of this group not share?",
+        }[job]
+    if on != right_on:
+        return "look at every rank's column: which of them are not 1?"
+    return ""
+
+
+pair = Exercise(
+    "dtensor.pair",
+    "f and g",
+    "medium",
+    12,
+    (
+        "every gradient is that of one process, for a replicated loss",
+        "in eager and compiled",
+        "each of f and g communicates in one direction only",
+    ),
+    judge_pair,
+)
 placement = Exercise(
     "dtensor.placement",
     "the placement of a product",
     "medium",
-    10,
+    8,
     ("the placement of x @ w for all sixteen pairs", "None where DTensor has to communicate"),
     judge_placement,
 )
-explicit = Exercise(
-    "dtensor.explicit",
-    "a layer by the first road",
-    "medium",
-    15,
-    ("the numbers of the whole layer", "one all-gather and one reduce-scatter, nothing else"),
-    judge_explicit,
-)
-bytes = Exercise(
-    "dtensor.bytes",
-    "a target of bytes",
+sequence = Exercise(
+    "dtensor.sequence",
+    "split tokens",
     "hard",
-    15,
-    ("right numbers, split by tokens", "no more bytes than one gather and one reduce-scatter of the tokens"),
-    judge_bytes,
+    12,
+    (
+        "output and every gradient as in one process, after one backward and after two",
+        "forward, for each branch one all-gather and one reduce-scatter, nothing else",
+        "return the model",
+    ),
+    judge_sequence,
+)
+reports = Exercise(
+    "dtensor.reports",
+    "gradients of three jobs",
+    "medium",
+    8,
+    ("for each job the ranks, the place, and the missing operator",),
+    judge_reports,
 )

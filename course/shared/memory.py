@@ -1,9 +1,8 @@
-"""Memory that a call allocates: pieces, bytes and peak, as torch's allocators report them to the profiler."""
+"""The peak of the memory that a call allocates, as torch's allocators report it to the profiler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
@@ -11,36 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from labkit import torch_compat
 from labkit.trace.profiler import collectives_end
 
-__all__ = ["Allocated", "allocated", "peak"]
-
-
-@dataclass(frozen=True)
-class Allocated:
-    """The number of pieces of memory that a call was handed, and their bytes in all."""
-
-    pieces: int
-    bytes: int
-
-
-def allocated(call: Callable[[], Any]) -> Allocated:
-    """Count the pieces and bytes of memory that torch's allocators hand out while `call()` runs, kept or not.
-
-    In eager a Python number in an operation (`x + 1`) is a small tensor of its own. On a GPU the pieces are blocks of
-    torch's allocator, of 512 bytes or a multiple (c10/cuda/CUDACachingAllocator.cpp).
-
-    Args:
-        call: The function to call, once. Call it before, so that nothing is compiled here.
-
-    Raises:
-        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
-
-    >>> import torch
-    >>> x = torch.ones(4)
-    >>> allocated(lambda: x.neg())
-    Allocated(pieces=1, bytes=16)
-    """
-    handed = [size for size in _handed(call) if size > 0]
-    return Allocated(len(handed), sum(handed))
+__all__ = ["peak"]
 
 
 def peak(call: Callable[[], Any]) -> int:
@@ -70,9 +40,7 @@ def peak(call: Callable[[], Any]) -> int:
 def _handed(call: Callable[[], Any]) -> list[int]:
     """The bytes of each piece in order: above zero where it was handed out, below zero where it was freed."""
     if torch_compat.profiler_running():
-        raise ValueError(
-            "a torch profiler is already running in this process, and counting allocations needs it"
-        )
+        raise ValueError("a torch profiler is already running in this process, and measuring memory needs it")
     torch_compat.quiet_profiler()
     # a GPU's allocator reports to the host's side of the profile as well
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:

@@ -17,6 +17,7 @@ from labkit.torch_compat.backends import (
 from labkit.torch_compat.cold import (
     CPU_CHECK,
     break_reasons,
+    cache_hits,
     compile_counts,
     compile_events,
     no_compile_caches,
@@ -74,7 +75,6 @@ from labkit.torch_compat.streams import (
     cuda_sanitizer,
     external_objects,
     has_stream_graphs,
-    no_mutation_check,
     pinned_pool,
     state_product,
     stream_names,

@@ -33,6 +33,11 @@ def break_reasons() -> dict[str, int]:
     return dict(require("torch._dynamo.utils.counters")["graph_break"])
 
 
+def cache_hits() -> int:
+    """Read how many graphs Inductor has counted in this process that it took from its cache."""
+    return int(require("torch._dynamo.utils.counters")["inductor"]["fxgraph_cache_hit"])
+
+
 CPU_CHECK = "VecISA.check_build"  # the name of labkit's own event, see compile_events
 
 

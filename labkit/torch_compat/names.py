@@ -52,8 +52,8 @@ class PrivateName:
 def private_names() -> list[PrivateName]:
     """Read off the sources of this package which torch names its functions ask for, and of which versions.
 
-    >>> str(next(name for name in private_names() if name.function == "no_mutation_check"))
-    'torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation'
+    >>> str(next(name for name in private_names() if name.function == "control_deps"))
+    'torch._inductor.fx_passes.control_dependencies.control_deps'
     """
     found = []
     for path in sorted(Path(__file__).parent.glob("*.py")):

@@ -45,15 +45,6 @@ def control_deps() -> Any:
     return require("torch._inductor.fx_passes.control_dependencies.control_deps")
 
 
-def no_mutation_check() -> None:
-    """Turn off Dynamo's error about an event after a changed input, to see what it protects from."""
-    replaced(
-        "torch._dynamo.output_graph.OutputGraph.check_event_record_after_input_mutation",
-        lambda self, stream_index: None,
-        since="2.12",
-    ).start()
-
-
 def state_product(milliseconds: float) -> None:
     """State how long a product takes; the pass that prefetches offloaded tensors would measure it on a GPU."""
     # torch 2.11.0 offloads too, without the asynchronous passes and the setting of the link's rate

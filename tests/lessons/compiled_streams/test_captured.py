@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from course.compiled_streams.captured import capture, in_a_child
 from course.compiled_streams.threads import tried
 from course.shared.streams import StreamError, simulate
+from course.shared.streams.captured import capture, in_a_child
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from course.compiled_streams import captured, offload, shipped
-from course.shared.streams import StreamError
+from course.offload import offload
+from course.shared.streams import StreamError, captured, shipped
 from labkit import hardware, lessons, torch_compat
 from labkit.ranks import RankError, Ranks
 from tools import recapture
@@ -17,7 +17,7 @@ from tools import recapture
 torch = pytest.importorskip("torch")
 
 # what a lesson does besides looking at graphs: it takes ranks, or the reader's own answers
-ELSEWHERE = "check( ledger.run scoreboard( ranks. report overlap. calls (slow, of_way".split()
+ELSEWHERE = "check( my_repair( ledger.run scoreboard( ranks. report overlap. calls (slow, of_way".split()
 
 
 class NoChild:
@@ -81,9 +81,9 @@ def test_without_streams_the_lesson_shows_what_is_shipped_and_says_so(
     space = recapture.run(sources)
     said, label = capsys.readouterr().out, json.loads(shipped.FILE.read_text())["label"]
     assert said.count(f"{label}: torch {torch.__version__} compiles no streams: torch 2.12 is the first") > 2
-    drawn = space["backward"]
+    drawn = space["forward"]
     assert (drawn.label, drawn.torch) == (label, label.split()[3].rstrip(",")) and drawn.races() == ()
-    assert {row[1] for row in space["rows"]} == {0, 1} and len(space["traced"]) == 3
+    assert {row[1] for row in space["rows"]} == {0, 1}
 
 
 def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_streams):
@@ -95,7 +95,7 @@ def test_without_streams_a_function_of_ones_own_is_refused_by_name(without_strea
         torch_compat.UnsupportedTorch, match=r"torch 2.12 is the first.*there is none of mine"
     ):
         captured.capture(mine, torch.ones(4))
-    shape = lessons.program("compiled_streams").Shape(layers=3)
+    shape = lessons.program("offload").Shape(layers=3)
     with pytest.raises(torch_compat.UnsupportedTorch, match="there is none of traced with these arguments"):
         offload.trace(shape, ["kept"])
 
@@ -121,6 +121,12 @@ def test_cells_are_taken_with_what_they_use():
         "g = inside.look(f, torch.ones(1))",
     ]
     assert recapture.needed(sources) == ["import torch", sources[1], sources[2], sources[4]]
+
+
+def test_a_name_within_a_function_takes_no_cell():
+    inner = "def other():\n    node = 1\n    look = [x for x in (1,)]\n    return node, look"
+    sources = ["import torch", inner, "def g(x):\n    node = x\n    return node", "capture(g, torch.ones(1))"]
+    assert recapture.needed(sources) == [sources[0], sources[2], sources[3]]
 
 
 def test_the_command_line_refuses_other_words(capsys):

@@ -80,18 +80,80 @@ def divides_afterwards(model):
     return finish
 
 
-def in_buckets(model, most_bytes):
-    return _bucketed(model, most_bytes)
+def in_buckets(model, cap):
+    return _bucketed(model, cap)
 
 
-def by_a_gathered_share(losses):
-    many = [None] * dist.get_world_size()
-    dist.all_gather_object(many, len(losses))
-    return losses.sum() / (sum(many) / len(many))
+def views_into_one_buffer(model, cap):
+    """Each bucket has one tensor; gradients are copied into it as they arrive."""
+    weights, buckets, where = trainable(model), [], {}
+    for p in weights[::-1]:
+        if not buckets or buckets[-1]["bytes"] >= cap:
+            buckets.append({"bytes": 0, "weights": [], "left": 0, "work": None})
+        where[p] = buckets[-1]
+        buckets[-1]["bytes"] += p.nbytes
+        buckets[-1]["weights"].append(p)
+    for bucket in buckets:
+        bucket["flat"] = torch.zeros(sum(p.numel() for p in bucket["weights"]))
+        bucket["left"] = len(bucket["weights"])
+
+    def arrived(p):
+        bucket = where[p]
+        sizes = [q.numel() for q in bucket["weights"]]
+        at = next(i for i, q in enumerate(bucket["weights"]) if q is p)
+        bucket["flat"][sum(sizes[:at]) : sum(sizes[: at + 1])] = p.grad.reshape(-1) / dist.get_world_size()
+        bucket["left"] -= 1
+        if bucket["left"] == 0:
+            bucket["work"] = all_reduce(bucket["flat"], ReduceOp.SUM, None, True)
+
+    def finish():
+        for bucket in buckets:
+            bucket["work"].wait()
+            bucket["left"], offset = len(bucket["weights"]), 0
+            for p in bucket["weights"]:
+                p.grad = bucket["flat"][offset : offset + p.numel()].view_as(p).clone()
+                offset += p.numel()
+
+    for p in weights:
+        p.register_post_accumulate_grad_hook(arrived)
+    return finish
+
+
+def from_the_end(layers, buckets, compiled):
+    """Walks as backward does, and ends a part when a bucket has no weight left."""
+    left, parts, part = [{id(p) for p in bucket} for bucket in buckets], [], []
+    for layer in reversed(layers):
+        part.insert(0, layer)
+        mine, full = {id(p) for p in layer.parameters()}, False
+        for weights in left:
+            full |= bool(weights & mine) and not weights - mine
+            weights -= mine
+        if full:
+            parts.insert(0, compiled(part))
+            part = []
+    if part:
+        parts.insert(0, compiled(part))
+
+    def forward(x):
+        for run in parts:
+            x = run(x)
+        return x
+
+    return forward
+
+
+def as_tuples():
+    return {
+        "C": ({1, 0}, "not compiled", "compile inside"),
+        "A": ((0, 1), "one bucket", "bucket_cap_mb=1"),
+        "B": (1, "late rank", "load its input earlier"),
+        "D": (frozenset((0, 1)), "fixed cost of each message", "bucket_cap_mb=25"),
+    }
 
 
 RIGHT = {
     "ddp.one_by_one": (each_future, all_futures, positional, imported, asks_until_done, divides_afterwards),
-    "ddp.buckets": (in_buckets,),
-    "ddp.weigh": (by_a_gathered_share,),
+    "ddp.buckets": (in_buckets, views_into_one_buffer),
+    "ddp.cuts": (from_the_end,),
+    "ddp.jobs": (as_tuples,),
 }

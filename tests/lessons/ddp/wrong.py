@@ -170,25 +170,22 @@ def _future_forgotten(model):
 
 def _bucketed(
     model,
-    most_bytes,
+    cap,
     copies=True,
     starts_anew=True,
     whole=False,
     single=False,
     forward=False,
-    first_fit=False,
+    at_most=False,
     by_the_last_of_the_list=False,
     in_a_hook=None,
     size=None,
 ):
     buckets = [[]]
     for p in trainable(model) if forward else reversed(trainable(model)):
-        fits = [b for b in buckets if sum(q.nbytes for q in b) + p.nbytes <= most_bytes]
-        if first_fit and fits:
-            fits[0].append(p)
-            continue
         held = sum(q.nbytes for q in buckets[-1])
-        if buckets[-1] and not whole and (single or held + p.nbytes > most_bytes):
+        full = held + p.nbytes > cap if at_most else held >= cap
+        if buckets[-1] and not whole and (single or full):
             buckets.append([])
         buckets[-1].append(p)
     missing, flying = [len(b) for b in buckets], []
@@ -225,74 +222,161 @@ def _bucketed(
     return finish
 
 
-def _forgets_to_copy(model, most_bytes):
-    return _bucketed(model, most_bytes, copies=False)
+def _forgets_to_copy(model, cap):
+    return _bucketed(model, cap, copies=False)
 
 
-def _counts_once(model, most_bytes):
-    return _bucketed(model, most_bytes, starts_anew=False)
+def _counts_once(model, cap):
+    return _bucketed(model, cap, starts_anew=False)
 
 
-def _one_bucket(model, most_bytes):
-    return _bucketed(model, most_bytes, whole=True)
+def _one_bucket(model, cap):
+    return _bucketed(model, cap, whole=True)
 
 
-def _a_bucket_each(model, most_bytes):
-    return _bucketed(model, most_bytes, single=True)
+def _a_bucket_each(model, cap):
+    return _bucketed(model, cap, single=True)
 
 
-def _last_in_a_hook(model, most_bytes):
-    return _bucketed(model, most_bytes, in_a_hook=0)
+def _last_in_a_hook(model, cap):
+    return _bucketed(model, cap, in_a_hook=0)
 
 
-def _from_the_front(model, most_bytes):
-    return _bucketed(model, most_bytes, forward=True)
+def _from_the_front(model, cap):
+    return _bucketed(model, cap, forward=True)
 
 
-def _first_fit(model, most_bytes):
-    return _bucketed(model, most_bytes, first_fit=True)
+def _at_most(model, cap):
+    return _bucketed(model, cap, at_most=True)
 
 
-def _by_the_last_of_the_list(model, most_bytes):
-    return _bucketed(model, most_bytes, by_the_last_of_the_list=True)
+def _by_the_last_of_the_list(model, cap):
+    return _bucketed(model, cap, by_the_last_of_the_list=True)
 
 
-def _two_for_the_world_in_buckets(model, most_bytes):
-    return _bucketed(model, most_bytes, size=2)
+def _two_for_the_world_in_buckets(model, cap):
+    return _bucketed(model, cap, size=2)
 
 
-def _mean(losses):
-    return losses.mean()
+def _by_arrival(model, cap):
+    """Fills a bucket with what has arrived, and sends it once it is full."""
+    held, in_flight = [], []
+    weights = trainable(model)
+    seen = []
+
+    def send():
+        flat = torch.cat([p.grad.flatten() for p in held]) / dist.get_world_size()
+        in_flight.append((list(held), flat, dist.all_reduce(flat, async_op=True)))
+        held.clear()
+
+    def arrived(p):
+        held.append(p)
+        seen.append(p)
+        if sum(q.nbytes for q in held) >= cap or len(seen) == len(weights):
+            send()
+
+    def finish():
+        for bucket, flat, work in in_flight:
+            work.wait()
+            for p, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                p.grad.copy_(part.view_as(p))
+        in_flight.clear()
+        seen.clear()
+
+    for p in weights:
+        p.register_post_accumulate_grad_hook(arrived)
+    return finish
 
 
-def _twice_the_share(losses):
-    images = torch.tensor(float(len(losses)))
-    dist.all_reduce(images)
-    return losses.sum() * 2 / images
+def _run(parts):
+    return torch.nn.Sequential(*parts)
 
 
-def _early_return(losses):
-    if not len(losses):
-        return losses.sum()
-    images = torch.tensor([float(len(losses))] * 1000)
-    dist.all_reduce(images)
-    return losses.sum() * dist.get_world_size() / images[0]
+def _whole(layers, buckets, compiled):
+    return compiled(layers)
 
 
-def _added_up(losses):
-    return losses.sum()
+def _each_layer(layers, buckets, compiled):
+    return _run(compiled([layer]) for layer in layers)
 
 
-def _each(losses):
-    return losses
+def _at(layers, compiled, is_cut):
+    parts = [[]]
+    for i, layer in enumerate(layers):
+        if parts[-1] and is_cut(i, layer):
+            parts.append([])
+        parts[-1].append(layer)
+    return _run(compiled(part) for part in parts)
 
 
-def _without_the_empty(losses):
-    if not len(losses):
-        return losses.sum()
-    count = torch.tensor(float(len(losses)))
-    dist.all_reduce(count)
-    return losses.sum() * dist.get_world_size() / count
+def _after_the_layer(layers, buckets, compiled):
+    last = {id(bucket[-1]) for bucket in buckets}
+    return _at(layers, compiled, lambda i, layer: any(id(p) in last for p in layers[i - 1].parameters()))
+
+
+def _before_the_first_gradient(layers, buckets, compiled):
+    first = {id(bucket[0]) for bucket in buckets}
+    return _at(layers, compiled, lambda i, layer: any(id(p) in first for p in layer.parameters()))
+
+
+def _forgets_the_others(layers, buckets, compiled):
+    return compiled(layers[:2])
+
+
+def _returns_parts(layers, buckets, compiled):
+    return [compiled([layer]) for layer in layers]
+
+
+def _throws_the_parts_away(layers, buckets, compiled):
+    _at(layers, compiled, lambda i, layer: True)
+    return _run(layers)
+
+
+def _compiles_twice(layers, buckets, compiled):
+    _at(layers, compiled, lambda i, layer: True)
+    return compiled(layers)
+
+
+def _leaves_one_outside(layers, buckets, compiled):
+    return _run([*_at(layers[:-1], compiled, lambda i, layer: False), layers[-1]])
+
+
+def _not_compiled(layers, buckets, compiled):
+    return _run(layers)
+
+
+def _jobs(**changed):
+    right = {
+        "A": ([0, 1], "one bucket", "bucket_cap_mb=1"),
+        "B": ([1], "late rank", "load its input earlier"),
+        "C": ([0, 1], "not compiled", "compile inside"),
+        "D": ([0, 1], "fixed cost of each message", "bucket_cap_mb=25"),
+    }
+    return right | changed
+
+
+def _rank_0_is_slow():
+    return _jobs(B=([0], "late rank", "load its input earlier"))
+
+
+def _one_graph():
+    return _jobs(A=([0, 1], "one graph", 'optimize_ddp="ddp_optimizer"'))
+
+
+def _the_same_bucket():
+    return _jobs(A=([0, 1], "one bucket", "bucket_cap_mb=25"))
+
+
+def _late_too():
+    return _jobs(C=([1], "late rank", "load its input earlier"))
+
+
+def _graphs_cost():
+    return _jobs(D=([0, 1], "one graph", "bucket_cap_mb=1"))
+
+
+def _a_word():
+    return _jobs(C=([0, 1], "Sequential", "compile inside"))
 
 
 WRONG = {
@@ -315,20 +399,33 @@ WRONG = {
     "ddp.buckets": {
         _forgets_to_copy: "what was reduced ends up in .grad again",
         _counts_once: "has to begin anew in the next",
-        _one_bucket: "begin a new bucket where the next weight would not fit",
+        _one_bucket: "begin a new bucket as soon as",
         _a_bucket_each: "put gradients together into one flat tensor",
         _last_in_a_hook: "start it in the hook",
         _from_the_front: "go through reversed(list(model.parameters()))",
-        _first_fit: "go through reversed(list(model.parameters()))",
+        _at_most: "go through reversed(list(model.parameters()))",
+        _by_arrival: "go through reversed(list(model.parameters()))",
         _by_the_last_of_the_list: "the parameters that require a gradient",
         _two_for_the_world_in_buckets: "look for a number that is dist.get_world_size()",
     },
-    "ddp.weigh": {
-        _mean: "weigh each rank by its share of them",
-        _added_up: "of equal batches the mean over a rank's images is right",
-        _each: "returns one number to go back from",
-        _without_the_empty: "the ranks wait for each other",
-        _early_return: "as many bytes",
-        _twice_the_share: "look for a number that is dist.get_world_size()",
+    "ddp.cuts": {
+        _whole: "has to begin, in forward, with the layer of that weight",
+        _each_layer: "any other only costs a graph",
+        _after_the_layer: "has to begin, in forward, with the layer of that weight",
+        _before_the_first_gradient: "any other only costs a graph",
+        _forgets_the_others: "together they have all layers",
+        _throws_the_parts_away: "together they have all layers",
+        _compiles_twice: "has to begin, in forward, with the layer of that weight",
+        _leaves_one_outside: "together they have all layers",
+        _returns_parts: "returns a function of x",
+        _not_compiled: "compiles a list of layers as one graph",
+    },
+    "ddp.jobs": {
+        _rank_0_is_slow: "on which ranks would you change something",
+        _one_graph: "compare the number of graphs with the number of messages",
+        _the_same_bucket: "a change that does not touch it",
+        _late_too: "compare all lines of one rank with those of job A",
+        _graphs_cost: "messages of what sizes are there",
+        _a_word: "one of one bucket, one graph",
     },
 }

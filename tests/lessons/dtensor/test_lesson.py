@@ -1,20 +1,168 @@
-"""Lesson 10's cells: placements and gradients against whole matrices, four routes against the unsharded model."""
+"""Lesson 10's cells: gradients against one process by form, loss, mode and ranks; placements; checkpoints; types."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import json
 import logging
 
 import lesson_cells
+import nbformat
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import labkit
-from labkit import lessons
-from labkit.report import Report
+from labkit import files, lessons
 
+LESSON = "10_tensor_parallel_training"
 program = lessons.program("dtensor")
+SIZES = 24, 3, 24  # not the lesson's
+MODES = ("eager", "compiled")
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def group(request):
+    with labkit.Ranks(request.param, device="cpu", backend="gloo", timeout=300, quiet=True) as ranks:
+        yield ranks
+
+
+def cells(*ids):
+    """The program, and the functions that other cells of the lesson define; nothing of them is run."""
+    space = lesson_cells.copied(LESSON) | {"labkit": labkit, "pd": pd, "DIM": 0, "BLOCKS": 0, "TOKENS": 0}
+    notebook = nbformat.read(files.ours("notebooks") / f"{LESSON}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.id in ("tp-step", "tp-multiples", "tp-forms", *ids):
+            body = ast.parse(cell.source).body
+            kept = [node for node in body if isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom)]
+            exec(compile(ast.Module(kept, []), cell.id, "exec"), space)
+    return space
+
+
+def one_process(dim, blocks, tokens):
+    whole, x = program.model(dim, blocks), program.sample(dim, tokens).requires_grad_()
+    whole(x).square().mean().backward()
+    return {"input": x.grad, **{name: p.grad for name, p in whole.named_parameters()}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("loss", ["replicated", "summed", "summed, f before it"])
+def test_what_the_lesson_calls_right_is_one_process_s_gradient(group, loss, mode):
+    """Two and four ranks, other sizes than the lesson's, both loss conventions, eager and compiled."""
+    names, n = cells(), len(group)
+    right, found = one_process(*SIZES), {}
+    for form, how in names["FORMS"].items():
+        prepared = names["compiled"] if mode == "compiled" else names["same"]
+        steps = group.run(names["one_step"], how, SIZES, names["LOSSES"][loss], prepared)
+        found[form] = names["kinds"]([gradients for _, gradients in steps.values()], right)
+    whole = dict.fromkeys(("split weights", "norms", "input"), "right")
+    if loss == "summed":
+        assert found["functional"] == {
+            "split weights": "right",
+            "norms": "sums to right",
+            "input": "sums to right",
+        }
+        assert all(set(found[form].values()) == {"wrong"} for form in found if form != "functional")
+    else:
+        assert found["f and g"] == found["plan"] == found["plan, one f"] == whole
+        assert set(found["functional"].values()) == {f"{n} x right", f"sums to {n} x right"}
+
+
+def test_only_the_last_leave_gets_the_whole_gradient_without_f_and_g(group):
+    names = cells()
+    names.update(zip(("DIM", "BLOCKS", "TOKENS"), SIZES, strict=True))
+    expected = names["arriving"](program.model(*SIZES[:2]), program.sample(SIZES[0], SIZES[2]))
+    for found in group.run(names["arriving_on_a_rank"]).values():
+        factors = [program.multiple(*pair) for pair in zip(found, expected, strict=True)]
+        assert factors == [1.0, *[None] * (2 * SIZES[1] - 1)]
+
+
+def test_the_plan_sends_the_gradient_of_each_of_q_k_and_v(group):
+    names = cells()
+    names.update(zip(("DIM", "BLOCKS", "TOKENS"), SIZES, strict=True))
+    sent = {form: group.run(names["traffic"], how)[0] for form, how in names["FORMS"].items()}
+    once = {"forward": 2 * SIZES[1], "backward": 2 * SIZES[1]}
+    assert sent["f and g"] == sent["plan, one f"] == once
+    assert sent["plan"] == {"forward": 2 * SIZES[1], "backward": 4 * SIZES[1]}
+
+
+def norms_of_gradients():
+    """On a rank: the norm of all gradients from plain parts, and from DTensors."""
+    where, found = init_device_mesh("cpu", (labkit.ranks.here().world_size,)), []
+    mine = program.split(program.model(*SIZES[:2]), where, program.placed_pair)
+    mine(program.sample(SIZES[0], SIZES[2])).square().mean().backward()
+    for name, p in mine.named_parameters():
+        cut = program.CUT.get(name.split(".")[1])
+        kind = program.Replicate() if cut is None else program.Shard(cut)
+        found.append(program.DTensor.from_local(p.grad + 0, where, [kind], run_check=False))
+    plain = nn.utils.clip_grad_norm_(mine.parameters(), 1e9).item()
+    mixed = [found[0].to_local(), *found[1:]]
+    with pytest.raises(RuntimeError, match=r"got mixed torch\.Tensor and DTensor"):
+        nn.utils.get_total_norm(mixed)
+    return plain, nn.utils.get_total_norm(found).full_tensor().item()
+
+
+def test_the_norm_of_all_gradients_needs_placements(group):
+    right = one_process(*SIZES)
+    expected = nn.utils.get_total_norm([g for name, g in right.items() if name != "input"]).item()
+    found = group.run(norms_of_gradients).values()
+    assert len({plain for plain, _ in found}) == len(group)
+    assert all(placed == pytest.approx(expected, rel=1e-4) for _, placed in found)
+
+
+class Gated(nn.Module):
+    """Another model than the lesson's: a LayerNorm, a gated MLP of three weights, a bias after the pair."""
+
+    def __init__(self, dim, enter=program.same, leave=program.same, rank=0, n=1):
+        super().__init__()
+        make = torch.Generator().manual_seed(3)
+        gate, up = (torch.randn(2 * dim, dim, generator=make) for _ in range(2))
+        down = torch.randn(dim, 2 * dim, generator=make)
+        self.norm, self.bias = nn.LayerNorm(dim), nn.Parameter(torch.randn(dim, generator=make))
+        self.gate, self.up = (nn.Parameter(w.chunk(n)[rank].clone()) for w in (gate, up))
+        self.down = nn.Parameter(down.chunk(n, 1)[rank].clone())
+        self.enter, self.leave = enter, leave
+
+    def forward(self, x):
+        h = self.enter(self.norm(x))
+        hidden = torch.tanh(h @ self.gate.T) * (h @ self.up.T)
+        return x + self.leave(hidden @ self.down.T) + self.bias
+
+
+def gated(mode, summed):
+    mesh = init_device_mesh("cpu", (labkit.ranks.here().world_size,))
+    rank, n = mesh.get_local_rank(), mesh.size()
+    f, g = program.placed_pair(mesh)
+    x = torch.randn(n * 3, 10, generator=torch.Generator().manual_seed(1))
+    whole, mine = Gated(10), Gated(10, f, g, rank, n)
+    one, two = (x.clone().requires_grad_() for _ in range(2))
+    whole(one).square().mean().backward()
+
+    def loss_of(x):
+        y = mine(x)
+        return f(y).chunk(n)[rank].square().sum() / y.numel() if summed else y.square().mean()
+
+    torch.compiler.reset()
+    backend = {"compiled": "aot_eager", "inductor": "inductor"}.get(mode)
+    run = torch.compile(loss_of, backend=backend, fullgraph=True) if backend else loss_of
+    run(two).backward()
+    errors = [float((two.grad - one.grad).abs().max())]
+    for (name, p), q in zip(mine.named_parameters(), whole.parameters(), strict=True):
+        cut = {"gate": 0, "up": 0, "down": 1}.get(name)
+        piece = q.grad if cut is None else q.grad.chunk(n, cut)[rank]
+        errors.append(float((p.grad - piece).abs().max() / q.grad.abs().max()))
+    return max(errors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("mode", [*MODES, "inductor"])
+def test_f_and_g_are_right_for_another_model(group, mode, summed):
+    assert max(group.run(gated, mode, summed).values()) < 1e-4
 
 
 def mesh():
@@ -39,7 +187,7 @@ def test_every_value_and_gradient_is_that_of_the_whole_matrix(moved):
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "forward", "backward", "summed"),
+    ("start", "end", "forward", "backward", "partial"),
     [
         ("S(0)", "R", ["all_gather_into_tensor"], [], ["reduce_scatter_tensor"]),
         ("P", "R", ["all_reduce"], [], []),
@@ -48,43 +196,9 @@ def test_every_value_and_gradient_is_that_of_the_whole_matrix(moved):
         ("R", "S(0)", [], ["all_gather_into_tensor"], None),
     ],
 )
-def test_a_redistribution_costs_what_it_must(moved, start, end, forward, backward, summed):
+def test_a_redistribution_costs_what_it_must(moved, start, end, forward, backward, partial):
     row = moved[0][start, end]
-    assert (row["forward"], row["backward"], row.get("backward_partial")) == (forward, backward, summed)
-
-
-@pytest.mark.slow
-def test_the_report_of_placements_has_both_tables_and_each_product_is_right(ranks):
-    """The cells compare each product with the whole matrices; columns then rows need nothing in between."""
-    names = {"ranks": ranks, "labkit": labkit, "pd": pd, "logging": logging, "Report": Report}
-    names |= {"reveal": lambda *found: "", "init_device_mesh": init_device_mesh}
-    cells = ("dt-03", "dt-05", "dt-06", "dt-08", "dt-11", "dt-18", "dt-19", "dt-20", "dt-24")
-    space = lesson_cells.run("10_dtensor_or_explicit", *cells, DIM=32, TOKENS=4, SIDE=6, **names)
-    products = space["tables"]["matmul"].set_index("x @ w")
-    assert products.loc["R", "S(1)"] == "S(1)" and products.loc["S(1)", "S(0)"] == "P"
-    assert len(space["tables"]["redistribute"]) == 9 and space["tables"]["redistribute"]["right"].all()
-
-
-def shares(kind, *sizes):
-    whole, x, found = program.seeded(getattr(program, kind), 64, *sizes), program.sample(64, 4), {}
-    where = mesh()
-    with torch.no_grad():
-        expected = whole(x)
-        for route, make in program.ROUTES.items():
-            model = make(whole, where)
-            held = [getattr(p, "to_local", lambda p=p: p)().numel() for p in model.parameters()]
-            y, names, _ = program.counted(lambda model=model: model(x))
-            found[route] = sum(held), float((y - expected).abs().max()), len(names)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "sizes", "sums"), [("MLP", (), 1), ("Block", (4,), 2)])
-def test_all_routes_hold_the_same_shares_and_give_the_same_numbers(ranks, kind, sizes, sums):
-    for found in ranks.run(shares, kind, *sizes).values():
-        assert len({held for held, _, _ in found.values()}) == 1
-        assert max(error for _, error, _ in found.values()) < 1e-4
-        assert {called for _, _, called in found.values()} == {sums}
+    assert (row["forward"], row["backward"], row.get("backward, partial")) == (forward, backward, partial)
 
 
 def edges():
@@ -100,31 +214,56 @@ def test_ranks_hold_what_the_placement_says(ranks):
     assert zero["P"] == [[v / 3 for v in row] for row in x]
 
 
-def compiled_routes():
-    """Of each compiled route: graphs, collectives in them, and the largest difference from the whole MLP."""
-    from labkit import torch_compat
+@pytest.mark.slow
+def test_a_checkpoint_with_placements_loads_on_other_ranks_and_plain_parts_do_not(ranks, tmp_path):
+    names = cells("tp-save")
+    run = functools.partial(names["save_or_load"], sizes=(24, 1, 12))
+    with labkit.Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+        said = {}
+        for saved, loaded in (("plain", "plain"), ("DTensor", "plain"), ("DTensor", "DTensor")):
+            folder = str(tmp_path / f"{saved} {loaded}")
+            ranks.run(run, "save", saved, folder)
+            said[saved, loaded] = [
+                list(each.run(run, "load", loaded, folder).values()) for each in (ranks, four)
+            ]
+    assert {answer for answers in said["DTensor", "DTensor"] for answer in answers} == {"right"}
+    on_two, on_four = said["plain", "plain"]
+    assert all("weights wrong" in answer for answer in on_two) and on_two[0] != on_two[1]
+    assert "Size mismatch" in "".join(on_four)
+    assert all("Size mismatch" in "".join(answers) for answers in said["DTensor", "plain"])
 
-    whole, x, found = program.seeded(program.MLP, 64), program.sample(64, 4), {}
-    where = mesh()
-    with torch.no_grad():
-        for route in "bcd":
-            torch.compiler.reset()
-            graphs = []
-            run = torch.compile(
-                program.ROUTES[route](whole, where),
-                backend=torch_compat.aot_backend(graphs, []),
-                fullgraph=True,
-            )
-            error = float((run(x) + 0 - whole(x)).abs().max())
-            nodes = [str(node.target) for graph in graphs for node in graph.graph.nodes]
-            found[route] = (
-                len(graphs),
-                sum("_c10d_functional.all_reduce" in name for name in nodes),
-                error < 1e-4,
-            )
-    return found
+
+def test_gradients_on_a_mesh_of_two_axes(group):
+    if len(group) == 4:
+        names = cells("tp-mesh")
+        found = group.run(names["two_axes"], (24, 1, 12)).values()
+        right = {name: g for name, g in one_process(24, 1, 12).items() if name != "input"}
+        for pair in (list(found)[:2], list(found)[2:]):
+            kinds = names["kinds"]([gradients for _, gradients in pair], right)
+            assert kinds["split weights"] == kinds["norms"] == "right"
+
+
+SAID = {"no f": "[I, V]", "no g": "[P, I]", "functional for g": "[R, I]", "bias before g": "[V, V, I]"}
+
+
+def test_the_saved_type_errors_are_those_that_the_lesson_explains():
+    saved = json.loads(files.ours("data/captured/spmd_types.json").read_text())["answers"]
+    assert tuple(saved) == program.FAULTS and saved["none"].startswith("no error")
+    assert all(f"Found types: {types}" in saved[fault] for fault, types in SAID.items())
 
 
 @pytest.mark.slow
-def test_compiled_routes_are_one_graph_with_the_same_collectives(ranks):
-    assert ranks.run(compiled_routes).same() == dict.fromkeys("bcd", (1, 1, True))
+def test_the_installed_checker_says_what_was_saved():
+    pytest.importorskip("spmd_types")
+    from tools.tensor_parallel import types
+
+    assert (
+        types()["answers"] == json.loads(files.ours("data/captured/spmd_types.json").read_text())["answers"]
+    )
+
+
+@pytest.mark.slow
+def test_the_recorded_jobs_are_what_four_ranks_compute():
+    from tools.tensor_parallel import jobs
+
+    assert jobs() == json.loads(files.ours("data/captured/tensor_parallel_jobs.json").read_text())

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-import torch.nn.functional as F
-from torch.distributed.tensor import Replicate, Shard
+from lessons.dtensor.right import as_lists, by_tokens, in_placements, tokens_in_placements
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from labkit import lessons
+
+program = lessons.program("dtensor")
 
 RIGHT = {
     ("R", "R"): "R", ("S(0)", "R"): "S(0)", ("R", "S(1)"): "S(1)", ("S(1)", "S(0)"): "P", ("S(1)", "R"): "P",
@@ -46,119 +51,227 @@ def in_full_words(x, w):
     return "Replicate()" if x == w == "R" else right(x, w)
 
 
+def asks_dtensor(x, w):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    made = [program.place(torch.ones(12, 12), mesh, name) for name in (x, w)]
+    y, names = program.counted(lambda: made[0] @ made[1])
+    return None if names else program.short(y.placements)
+
+
 PLACEMENTS = {
-    product_of_partials: "two Partials have to be summed before",
+    product_of_partials: "is not a @ c + b @ d",
+    asks_dtensor: "and no tensor",
     forgets_partial: "linear in each factor",
-    left_decides: "so the answer is None",
+    left_decides: "make the product",
     sums_at_once: "columns of x meet rows of w",
-    cuts_nothing: "is cut for nothing",
+    cuts_nothing: "and can cut it",
     rows_for_columns: "rows of x give rows of the product",
     in_full_words: "or None",
 }
 
 
-def _whole(x):
-    return x.redistribute(placements=[Replicate()])
+def no_f(mesh):
+    return (lambda x: x), in_placements(mesh)[1]
 
 
-def _gated(x, gate, up):
-    return F.gelu(x @ gate) * (x @ up)
+def functional_only(mesh):
+    return (lambda x: x), lambda y: funcol.all_reduce(y, "sum", mesh.get_group())
 
 
-def gathers_twice(x, gate, up, down, group):
-    gated, other = (funcol.all_gather_tensor(x, 0, group) @ w for w in (gate, up))
-    return funcol.reduce_scatter_tensor((F.gelu(gated) * other) @ down, "sum", 0, group)
+def f_and_functional(mesh):
+    return in_placements(mesh)[0], lambda y: funcol.all_reduce(y, "sum", mesh.get_group())
 
 
-def sums_for_everybody_by_hand(x, gate, up, down, group):
-    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
-    return funcol.all_reduce(y, "sum", group).chunk(dist.get_world_size(group))[dist.get_rank(group)]
+def no_g(mesh):
+    return in_placements(mesh)[0], lambda y: y
 
 
-def keeps_all_tokens(x, gate, up, down, group):
-    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
-    return funcol.all_reduce(y, "sum", group)
+def over_the_world(mesh):
+    f, g = in_placements(mesh)
+    if mesh.size() == dist.get_world_size():
+        return f, g
+    return f, lambda y: y + (funcol.all_reduce(y.detach(), "sum", dist.group.WORLD) - y.detach())
 
 
-def forgets_the_sum(x, gate, up, down, group):
-    y = _gated(funcol.all_gather_tensor(x, 0, group), gate, up) @ down
-    return y.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+def sends_twice(mesh):
+    """Right numbers: the sum's backward adds up, and is divided again."""
+    f, _ = in_placements(mesh)
+    n, group = mesh.size(), mesh.get_group()
+
+    def g(y):
+        y = funcol.all_reduce(y, "sum", group)
+        return y / n + (y - y / n).detach()
+
+    return f, g
 
 
-def over_the_world(x, gate, up, down, group):
-    y = _gated(funcol.all_gather_tensor(x, 0, dist.group.WORLD), gate, up) @ down
-    return funcol.reduce_scatter_tensor(y, "sum", 0, dist.group.WORLD)
+def f_averages(mesh):
+    f, g = in_placements(mesh)
+
+    class Mean(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad / mesh.size()
+
+    return (lambda x: f(Mean.apply(x))), g
 
 
-def in_place(x, gate, up, down, group):
-    tokens = x.new_empty(len(x) * dist.get_world_size(group), x.shape[1])
-    dist.all_gather_into_tensor(tokens, x, group=group)
-    mine = torch.empty_like(x)
-    dist.reduce_scatter_tensor(mine, _gated(tokens, gate, up) @ down, group=group)
-    return mine
+def one_function(mesh):
+    return in_placements(mesh)[0]
 
 
-def own_tokens_only(x, gate, up, down, group):
-    return funcol.all_reduce(_gated(x, gate, up) @ down, "sum", group)
-
-
-BY_HAND = {
-    gathers_twice: "x is used twice",
-    sums_for_everybody_by_hand: "scatter the sum",
-    keeps_all_tokens: "as x came",
-    forgets_the_sum: "add up the summands",
-    own_tokens_only: "gather the tokens before",
-    over_the_world: "not always the world",
-    in_place: "functional collectives are asked for",
+PAIRS = {
+    no_f: "gradient of f's input is a partial sum",
+    functional_only: "do not add it up once more",
+    f_and_functional: "do not add it up once more",
+    no_g: "forward first",
+    over_the_world: "not always all ranks",
+    sends_twice: "something is sent for nothing",
+    f_averages: "and you divided",
+    one_function: "returns f and g",
 }
 
 
-def _mlp(x, gate, up, down):
-    return (F.gelu(x @ gate) * (x @ up)) @ down
+def norms_forgotten(model, mesh):
+    return by_tokens(model, mesh)
 
 
-def _cut(y):
-    return y.redistribute(placements=[Shard(0)])
+def sums_for_everybody(model, mesh):
+    group, n, me = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    model = tokens_in_placements(model, mesh)
+    for block in model:
+        block.leave = lambda y: funcol.all_reduce(y, "sum", group).chunk(n, 1)[me]
+    return model
 
 
-def left_to_dtensor(x, gate, up, down):
-    return _cut(_mlp(x, gate, up, down))
+def no_gather(model, mesh):
+    for block in model:
+        block.leave = lambda y: funcol.all_reduce(y, "sum", mesh.get_group())
+    return model
 
 
-def gathers_the_weights(x, gate, up, down):
-    return _mlp(x, *map(_whole, (gate, up, down)))
+def no_sum(model, mesh):
+    n, me = mesh.size(), mesh.get_local_rank()
+    model = tokens_in_placements(model, mesh)
+    for block in model:
+        block.leave = lambda y: y.chunk(n, 1)[me]
+    return model
 
 
-def sums_for_everybody(x, gate, up, down):
-    return _cut(_whole(_mlp(_whole(x), gate, up, down)))
+def keeps_all_tokens(model, mesh):
+    model = tokens_in_placements(model, mesh)
+    model[-1].leave = lambda y: funcol.all_reduce(y, "sum", mesh.get_group())
+    model[-1].forward = lambda x: model[-1].leave(model[-1].enter(x))
+    return model
 
 
-def stays_whole(x, gate, up, down):
-    return _whole(_mlp(_whole(x), gate, up, down))
+def whole_gradient(model, mesh):
+    model = tokens_in_placements(model, mesh)
+    for block in model:
+        block.enter = lambda x: (
+            DTensor.from_local(x, mesh, [Shard(1)]).redistribute(placements=[Replicate()]).to_local()
+        )
+    return model
 
 
-def scales(x, gate, up, down):
-    return _cut(_mlp(_whole(x), gate, up, down)) * 2
+def returns_nothing(model, mesh):
+    tokens_in_placements(model, mesh)
 
 
-def plain(x, gate, up, down):
-    return _cut(_mlp(_whole(x), gate, up, down)).to_local()
+def every_backward_again(model, mesh):
+    """The sum over the ranks of what has been accumulated: right after one backward only."""
+    by_tokens(model, mesh)
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad, group=mesh.get_group()))
+    return model
 
 
-def moves_the_hidden(x, gate, up, down):
-    x = _whole(x)
-    return _cut(_whole(F.gelu(x @ gate) * (x @ up)) @ down)
+def every_weight(model, mesh):
+    by_tokens(model, mesh)
+    for p in model.parameters():
+        p.register_hook(lambda grad: funcol.all_reduce(grad, "sum", mesh.get_group()))
+    return model
 
 
-THRIFTY = {
-    left_to_dtensor: "something travels twice",
-    gathers_the_weights: "the weights travel",
-    sums_for_everybody: "a reduce-scatter is half of that",
-    stays_whole: "as x came",
-    scales: "first right, then cheap",
-    plain: "split by tokens as x is",
-    moves_the_hidden: "the hidden values travel",
+def mean_of_norms(model, mesh):
+    by_tokens(model, mesh)
+    for name, p in model.named_parameters():
+        if "norm" in name:
+            p.register_hook(lambda grad: funcol.all_reduce(grad, "sum", mesh.get_group()) / mesh.size())
+    return model
+
+
+def gathers_at_both_ends(model, mesh):
+    group, n, me = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    model = tokens_in_placements(model, mesh)
+    for block in model:
+        block.leave = lambda y: funcol.all_gather_tensor(y.chunk(n, 1)[me].contiguous(), 1, group).chunk(
+            n, 1
+        )[me]
+    return model
+
+
+TOKENS = {
+    every_backward_again: "before it is accumulated",
+    every_weight: "only split weights are wrong",
+    mean_of_norms: "no mean",
+    gathers_at_both_ends: "there is nothing to gather",
+    norms_forgotten: "comes from its own tokens only",
+    sums_for_everybody: "an all-reduce gives everybody all tokens",
+    no_gather: "gather them before the split layers",
+    no_sum: "add up while you scatter",
+    keeps_all_tokens: "as the input was",
+    whole_gradient: "adds up and scatters",
+    returns_nothing: "return the model",
 }
 
 
-WRONG = {"dtensor.placement": PLACEMENTS, "dtensor.explicit": BY_HAND, "dtensor.bytes": THRIFTY}
+def f_at_the_other_pair():
+    return as_lists() | {"A": ([0, 1, 2, 3], "0.mlp", "f")}
+
+
+def g_for_f():
+    return as_lists() | {"A": ([0, 1, 2, 3], "1.attention", "g")}
+
+
+def everything_in_b():
+    return as_lists() | {"B": ([0, 1, 2, 3], "all weights", "sum over tp")}
+
+
+def f_in_b():
+    return as_lists() | {"B": ([0, 1, 2, 3], "norms", "f")}
+
+
+def tp_in_c():
+    return as_lists() | {"C": ([1, 3], "all weights", "sum over tp")}
+
+
+def all_ranks_in_c():
+    return as_lists() | {"C": ([0, 1, 2, 3], "all weights", "sum over dp")}
+
+
+def another_word():
+    return as_lists() | {"A": ([0, 1, 2, 3], "1.attn", "f")}
+
+
+JOBS = {
+    f_at_the_other_pair: "find the first gradient that is not right",
+    g_for_f: "become a partial sum",
+    everything_in_b: "read the `sum` column",
+    f_in_b: "would make split weights wrong",
+    tp_in_c: "not share",
+    all_ranks_in_c: "which of them are not 1",
+    another_word: "one of 0.attention",
+}
+
+WRONG = {
+    "dtensor.pair": PAIRS,
+    "dtensor.placement": PLACEMENTS,
+    "dtensor.sequence": TOKENS,
+    "dtensor.reports": JOBS,
+}

@@ -1,15 +1,6 @@
-"""What is different on a GPU: when a call is done, and what a report says of the machine."""
+"""What is different on a GPU: what a report says of the machine."""
 
 from __future__ import annotations
-
-from course.shared import harness
-
-
-def test_on_the_cpu_a_settled_call_is_the_call_itself(ranks):
-    def same() -> bool:
-        return harness.settled(len) is len
-
-    assert list(ranks.run(same).values()) == [True, True]
 
 
 def test_a_report_of_the_cpu_says_so_on_a_machine_with_gpus():

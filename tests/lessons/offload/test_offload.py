@@ -9,19 +9,19 @@ import lesson_cells
 import pandas as pd
 import pytest
 
-from course.compiled_streams.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
+from course.offload.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
 from course.shared.streams import StreamError, ops, simulate
 from labkit import RankError, Ranks, Report, hardware, lessons, timing
 from labkit.ranks.errors import Outcome
 
 torch = pytest.importorskip("torch")
-LESSON = "07_streams_in_compile"
+LESSON = "07b_activation_offloading"
 KEPT, IN_LINE, AT_ONCE, AT_THE_END = "kept", "in line", "waits at once", "waits at the end"
 
 
 @functools.cache
 def program():
-    return lessons.program("compiled_streams")
+    return lessons.program("offload")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_schedule_may_move_nodes_and_not_break_the_graph():
 
 
 def reported(ranks, tmp_path, shapes, tables=None):
-    """Run the cell that reports the steps of some shapes, then the one that shows a recorded report, with this one."""
+    """Run the cell that reports the steps of some shapes: its report, and the table of it as saved and read again."""
     made = []
 
     def report(*args, **kwargs):
@@ -112,10 +112,8 @@ def reported(ranks, tmp_path, shapes, tables=None):
     }
     cell = "cell-52-b408664a"
     lesson_cells.run(LESSON, cell, ranks=ranks, steps=steps, tables=tables or {}, **names)
-    saved = made[0].save(tmp_path)
-    files = types.SimpleNamespace(ours=lambda path: saved if path.endswith(f"/{saved.name}") else None)
-    again = lesson_cells.run(LESSON, "cell-48-ca0450eb", Report=Report, files=files)
-    return made[0], again["shown"]
+    again = Report.load(made[0].save(tmp_path))
+    return made[0], again.frame.set_index(["shape", "way"])
 
 
 class OnGpu:
@@ -172,7 +170,7 @@ def test_on_a_gpu_the_step_and_its_peak_are_measured(tmp_path):
 def test_on_a_gpu_the_gradients_do_not_depend_on_where_activations_wait():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
-    from course.compiled_streams.exercises import _program, _run_on_gpu
+    from course.offload.exercises import _program, _run_on_gpu
 
     shape = program().Shape(width=256, layers=2, batch=4, sequence=128)
     with Ranks(1, device="cuda", timeout=600, quiet=True) as ranks:

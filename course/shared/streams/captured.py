@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from course.compiled_streams import shipped
 from course.shared.capture import Capture
+from course.shared.streams import shipped
 from course.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from course.shared.streams.ops import DEFAULT, StreamError
 from labkit import torch_compat

@@ -15,11 +15,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.compiled_streams import shipped
-from course.compiled_streams.captured import in_a_child, is_view, short
 from course.shared.program import Program as Code
 from course.shared.program import choose
-from course.shared.streams import simulate
+from course.shared.streams import shipped, simulate
+from course.shared.streams.captured import in_a_child, is_view, short
 from course.shared.streams.ops import StreamError
 from course.shared.streams.program import Program
 from labkit import torch_compat
@@ -103,7 +102,7 @@ def trace(
         StreamError: there is no such way, or `schedule` left a graph in which a value is used before it is made.
         UnsupportedTorch: this torch lacks the passes, and no graphs of this program are shipped.
     """
-    code = choose("compiled_streams", program, NEEDED)
+    code = choose("offload", program, NEEDED)
     names = list(ways) or list(code.code.WAYS)
     if unknown := [name for name in names if name not in code.code.WAYS]:
         raise StreamError(f"no way is called {unknown[0]!r}; there is {', '.join(code.code.WAYS)}")

@@ -1,0 +1,1 @@
+"""What only lesson 10b imports: its exercises, its figure, and three jobs' logs."""

@@ -1,0 +1,1 @@
+"""The lesson on activation offloading: its graphs, model and exercise."""

@@ -1,0 +1,109 @@
+"""Inductor's code read as a stream program, against code whose races are known; and the recorded patterns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from course.compiled_streams import exercises, patterns
+from course.compiled_streams.written import program_of, shortened, steps
+from course.shared.streams import StreamError, simulate
+from tools import recapture
+
+HEAD = """
+def triton_poi_fused_sin_0(in_ptr0, out_ptr0, xnumel): ...
+
+def call(args):
+    default_stream = torch.cuda.current_stream()
+    stream1 = get_external_object_by_index(2)
+    with default_stream:
+        buf0 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+        extern_kernels.mm(arg0_1, arg0_1, out=buf0)
+        torch.ops.streams.record_event.default(1, 0)
+    with stream1:
+        torch.ops.streams.wait_event.default(1, 2)
+        buf1 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+        triton_poi_fused_sin_0.run(buf0, buf1, 16, stream=raw_stream)
+        torch.ops.streams.record_event.default(3, 2)
+    with default_stream:
+"""
+WAIT = "        torch.ops.streams.wait_event.default(3, 0)\n"
+REUSE = """        buf2 = buf0; del buf0  # reuse
+        extern_kernels.mm(arg0_1, arg0_1, out=buf2)
+"""
+FREE = """        del buf0
+        buf2 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+        extern_kernels.mm(arg0_1, arg0_1, out=buf2)
+"""
+FRESH = """        buf2 = empty_strided_cuda((4, 4), (4, 1), torch.float32)
+        extern_kernels.mm(arg0_1, arg0_1, out=buf2)
+"""
+
+
+def races(code):
+    return [race.cause for race in simulate(program_of(code)).races]
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (WAIT + REUSE, []),
+        (REUSE + WAIT, ["wait too late"]),
+        (WAIT + FREE, []),
+        (FREE + WAIT, ["cross-stream free"]),
+        (FRESH + WAIT, []),
+    ],
+)
+def test_memory_that_another_stream_reads_is_used_again_only_after_the_wait(lines, found):
+    assert races(HEAD + lines) == found
+
+
+def test_a_view_keeps_the_memory_of_what_it_is_a_view_of():
+    view = "        buf5 = reinterpret_tensor(buf0, (16,), (1,), 0)\n"
+    assert races(HEAD + view + FREE + WAIT) == []
+    assert races(
+        HEAD + view + FREE.replace("buf2", "buf6").replace("del buf0", "del buf0\n        del buf5") + WAIT
+    )
+
+
+def test_a_kernel_before_its_wait_races():
+    late = HEAD.replace("        torch.ops.streams.wait_event.default(1, 2)\n", "")
+    assert races(late + WAIT) == ["missing wait"]
+
+
+def test_what_is_no_code_is_refused():
+    with pytest.raises(StreamError, match="no code of Inductor"):
+        program_of("x = 1")
+
+
+def test_the_shortened_code_says_the_same():
+    code = json.loads(recapture.INDUCTOR.read_text())["streamed"]
+    assert repr(program_of(code)) == repr(program_of(shortened(code)))
+    assert sum("triton_" in line for line in steps(code)) == 4 and races(code) == []
+
+
+def test_the_recorded_rows_are_what_the_recorded_code_says():
+    kept = patterns.recorded()
+    assert list(kept) == ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
+    assert kept["2.11.0"]["no_streams"] and not kept["2.11.0"]["rows"]
+    for one in list(kept.values())[1:]:
+        assert list(one["rows"]) == list(patterns.QUESTIONS)
+        for question, name in {**patterns.CODE_ROWS, patterns.NO_REUSE: "no_reuse"}.items():
+            assert (one["rows"][question][0] == "race") == bool(races(one["code"][name]))
+
+
+def test_the_pieces_of_the_exercise_have_the_races_that_it_asks_for():
+    found = {letter: races(text) for letter, text in patterns.pieces().items()}
+    assert {letter: some[:1] for letter, some in found.items()} == {
+        "A": ["wait too late"],
+        "B": ["wait too late"],
+        "C": [],
+    }
+
+
+def test_orders_of_a_graph_are_all_that_its_edges_permit():
+    graph = exercises.GRAPHS["one event"]
+    found = patterns.orders(graph)
+    assert len(found) == len({tuple(n.name for n in one.nodes) for one in found}) == 120  # 6! / 3!
+    assert all(len(one.nodes) == len(graph.nodes) for one in found)
