@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from course.fsdp.exercises.buckets import bucket
 from course.fsdp.exercises.jobs import jobs
 from course.fsdp.exercises.sink import sink
 from course.fsdp.exercises.unit import unit
 
-__all__ = ["bucket", "jobs", "sink", "unit"]
+__all__ = ["jobs", "sink", "unit"]

@@ -20,6 +20,10 @@ UNITS = 1 + SIZES[2]
 STEPS, TOLERANCE = 2, 1e-5
 GATHERS = 1 + 2 * SIZES[2]  # the root once, each block twice
 STORAGE = "give the storage its size before you fill it: weight.untyped_storage().resize_(bytes)"
+RAISED = {
+    "inplace": "autograd has saved the weight: write into weight.data, which leaves its version alone",
+    "ReduceOp": "gloo has no average: sum, and divide the sum",
+}
 HINT = "MyUnit(Unit) has three methods: use(self), ready(self, weight) and finish(self)"
 
 
@@ -40,6 +44,16 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             raise Mistake(
                 f"rank {rank}: {found['whole'][0]} of {found['weights']} weights are whole after a step",
                 "once the unit's gradients are in a buffer of their own, nobody needs its weights: free()",
+            )
+        if found["late"][0]:
+            raise Mistake(
+                f"rank {rank}: {found['late'][0]} of {found['weights']} weights are whole when backward is over",
+                "with the gradients of a unit in a buffer its weights are not needed: free them in `ready`",
+            )
+        if found["whole"][1]:
+            raise Mistake(
+                f"rank {rank}: step 1 frees all weights, step 2 leaves {found['whole'][1]} whole",
+                "set back what you counted, for the next step",
             )
         _gradients(rank, found, len(seen))
     found = seen[0]
@@ -171,7 +185,14 @@ def _train(attempt: Any) -> dict[str, Any]:
         made.append(attempt(module))
         return made[-1]
 
-    found: dict[str, Any] = {"error": "", "times": [], "missing": 0, "whole": [], "weights": len(names)}
+    found: dict[str, Any] = {
+        "error": "",
+        "times": [],
+        "missing": 0,
+        "whole": [],
+        "late": [],
+        "weights": len(names),
+    }
     with _noted(log):
         finish = program.small_fsdp(model, make)
         for _ in range(STEPS):
@@ -182,20 +203,17 @@ def _train(attempt: Any) -> dict[str, Any]:
                     piece.grad = None
             try:
                 program.mean_over_ranks(model, x, y).backward()
+                found["late"].append(_whole(made))
                 found["in backward"] = sum("gather" not in name for name, _ in log)
                 finish()
             except NotImplementedError:
                 raise
             except RuntimeError as error:
                 found["error"] = str(error).partition("\n")[0][:110]
-                found["hint"] = (
-                    "autograd has saved the weight: write into weight.data, which leaves its version alone"
-                    if "inplace" in str(error)
-                    else STORAGE
-                )
+                found["hint"] = next((hint for word, hint in RAISED.items() if word in str(error)), STORAGE)
                 return found
             wholes = [weight for unit in made for weight in unit.wholes]
-            found["whole"].append(sum(weight.untyped_storage().nbytes() > 0 for weight in wholes))
+            found["whole"].append(_whole(made))
             gradients = {name: p.grad for name, p in model.named_parameters()}
             found["missing"] = sum(gradient is None for gradient in gradients.values())
             right = dict(zip(names, program.one_process(x, y, *SIZES), strict=True))
@@ -204,6 +222,10 @@ def _train(attempt: Any) -> dict[str, Any]:
     found["blocking"] = sum(not later and "reduce" in name for name, later in log)
     found["kept"] = sum(weight.grad is not None for weight in wholes)
     return found
+
+
+def _whole(units: list[Any]) -> int:
+    return sum(weight.untyped_storage().nbytes() > 0 for unit in units for weight in unit.wholes)
 
 
 def _times(gradients: dict[str, Any], right: dict[str, Any], rank: int, size: int) -> float:

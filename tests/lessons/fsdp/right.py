@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from lessons.fsdp.right_bucket import one_node_for_each_bucket, scheduled
 from lessons.fsdp.units import right_unit
 
 
@@ -56,7 +55,6 @@ def as_tuples():
 
 
 RIGHT = {
-    "fsdp.bucket": (scheduled, one_node_for_each_bucket),
     "fsdp.jobs": (as_tuples,),
     "fsdp.sink": (swaps,),
     "fsdp.unit": (OneTensor,),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from course.fsdp.link import Link, over
 from course.fsdp.measure import apart, collectives, ranges, times_right
 from labkit import Ranks, lessons
 
@@ -139,7 +140,7 @@ def test_forward_prefetch_launches_a_gather_before_the_block_before_it_is_done(s
 
 def _linked(wait_at_launch: bool) -> float:
     program = lessons.program("fsdp")
-    model = program.over(program.prefetched(program.seeded(*SIZES)), program.Link(0.001, wait_at_launch))
+    model = over(program.prefetched(program.seeded(*SIZES)), Link(0.001, wait_at_launch))
     for _ in range(2):
         model.zero_grad()
         program.one_step(model, *program.batch(40))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from lessons.fsdp.units import spoilt
-from lessons.fsdp.wrong_bucket import BUCKET
+from lessons.fsdp.units import right_unit, spoilt
 
 
 def _in_place(self, weight, part):
@@ -58,6 +57,16 @@ def _late(self):
         piece.grad = part.view_as(piece)
 
 
+def _finish_and_free(self):
+    right_unit().finish(self)
+    self.free()
+
+
+def _average(self, rows):
+    mine = torch.empty_like(rows[0])
+    return dist.reduce_scatter(mine, list(rows), op=dist.ReduceOp.AVG, async_op=True), mine, rows
+
+
 def _no_gradients(self):
     self.scattering[0].wait()
 
@@ -83,6 +92,8 @@ UNIT = {
     spoilt("blocks", send=_blocking): "async_op=True in `ready`",
     spoilt("keeps_gradients", clear=_keeps_gradients): "set weight.grad to None",
     spoilt("stays_whole", clear=_only_clears): "nobody needs its weights",
+    spoilt("frees_in_finish", clear=_only_clears, finish=_finish_and_free): "free them in `ready`",
+    spoilt("averages", send=_average, divided=lambda self, mine: mine): "gloo has no average",
     spoilt("columns", lines=_columns): "line r for rank r",
     spoilt("reads_early", receive=_never): "line r for rank r",
     spoilt("never_waits", finish=_never_waits): "line r for rank r",
@@ -207,4 +218,4 @@ JOBS = {
     prefetches: "it moves gathers",
 }
 
-WRONG = {"fsdp.bucket": BUCKET, "fsdp.jobs": JOBS, "fsdp.sink": SINK, "fsdp.unit": UNIT}
+WRONG = {"fsdp.jobs": JOBS, "fsdp.sink": SINK, "fsdp.unit": UNIT}
