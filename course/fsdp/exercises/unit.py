@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch.distributed as dist
 
+from course.fsdp.hooks import small_fsdp
 from labkit import lessons
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
@@ -194,7 +195,7 @@ def _train(attempt: Any) -> dict[str, Any]:
         "weights": len(names),
     }
     with _noted(log):
-        finish = program.small_fsdp(model, make)
+        finish = small_fsdp(model, make)
         for _ in range(STEPS):
             log.clear()
             model.zero_grad()
