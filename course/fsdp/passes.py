@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from labkit.torch_compat import inductor_code, stated_hardware
+from course.shared.capture import inductor_code
+from labkit.torch_compat import stated_hardware
 
 __all__ = ["between", "calls_of", "written"]
 

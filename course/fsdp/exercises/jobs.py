@@ -59,6 +59,6 @@ jobs = Exercise(
     "three logs of sharded jobs",
     "easy",
     5,
-    ("for each job the ranks that differ from what was meant, the cause, and what to change",),
+    ("each job's ranks that differ from what was meant, the cause, and the change",),
     judge,
 )

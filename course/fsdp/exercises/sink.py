@@ -213,8 +213,7 @@ sink = Exercise(
     15,
     (
         "the same numbers, in a graph that lints",
-        "each wait directly before its first user",
-        "an all-gather starts one matmul earlier where it can, and no more than one",
+        "all moves as above",
         "collectives keep their order",
     ),
     judge,

@@ -250,8 +250,8 @@ unit = Exercise(
     15,
     (
         "the gradients of one process, also in the second step and on three ranks",
-        "one reduce-scatter a unit, started in backward and waited for in `finish`",
-        "no weight is whole after the step",
+        "one reduce-scatter a unit, started in backward, waited for in `finish`",
+        "no weight whole after backward",
     ),
     judge,
     takes="class",

@@ -63,6 +63,19 @@ def test_with_the_other_divide_factor_it_is_wrong_by_the_number_of_ranks(some):
             assert math.isclose(found, times, rel_tol=1e-4), (loss, found)
 
 
+def _root_alone(loss: str) -> float:
+    program = lessons.program("fsdp")
+    model = program.divide_by(program.units(program.seeded(*SIZES)), 1.0, everywhere=False)
+    getattr(program, loss)(model, *program.batch(40)).backward()
+    return times_right(model, program.one_process(*program.batch(40), *SIZES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["mean_over_ranks", "sum_over_ranks", "replicated"])
+def test_a_divide_factor_of_the_root_alone_is_right_for_no_loss(some, loss):
+    assert all(math.isnan(times) for times in some.run(_root_alone, loss).values())
+
+
 def _masked(loss: str) -> float:
     """Ranks with unequal numbers of rows that count: -100 is no class."""
     import torch.nn.functional as F
