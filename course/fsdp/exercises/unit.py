@@ -23,7 +23,6 @@ GATHERS = 1 + 2 * SIZES[2]  # the root once, each block twice
 STORAGE = "give the storage its size before you fill it: weight.untyped_storage().resize_(bytes)"
 RAISED = {
     "inplace": "autograd has saved the weight: write into weight.data, which leaves its version alone",
-    "ReduceOp": "gloo has no average: sum, and divide the sum",
 }
 HINT = "MyUnit(Unit) has three methods: use(self), ready(self, weight) and finish(self)"
 

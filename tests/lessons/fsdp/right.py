@@ -25,6 +25,19 @@ class OneTensor(right_unit()):
             start += piece.numel()
 
 
+class Averages(right_unit()):
+    """The reduce-scatter divides."""
+
+    def send(self, rows):
+        import torch.distributed as dist
+
+        mine = torch.empty_like(rows[0])
+        return dist.reduce_scatter(mine, list(rows), op=dist.ReduceOp.AVG, async_op=True), mine, rows
+
+    def divided(self, mine):
+        return mine
+
+
 def swaps(graph):
     """Each gather goes up in steps; waits go down in steps."""
     mm = torch.ops.aten.mm.default
@@ -57,5 +70,5 @@ def as_tuples():
 RIGHT = {
     "fsdp.jobs": (as_tuples,),
     "fsdp.sink": (swaps,),
-    "fsdp.unit": (OneTensor,),
+    "fsdp.unit": (OneTensor, Averages),
 }

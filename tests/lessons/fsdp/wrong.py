@@ -62,11 +62,6 @@ def _finish_and_free(self):
     self.free()
 
 
-def _average(self, rows):
-    mine = torch.empty_like(rows[0])
-    return dist.reduce_scatter(mine, list(rows), op=dist.ReduceOp.AVG, async_op=True), mine, rows
-
-
 def _no_gradients(self):
     self.scattering[0].wait()
 
@@ -93,7 +88,6 @@ UNIT = {
     spoilt("keeps_gradients", clear=_keeps_gradients): "set weight.grad to None",
     spoilt("stays_whole", clear=_only_clears): "nobody needs its weights",
     spoilt("frees_in_finish", clear=_only_clears, finish=_finish_and_free): "free them in `ready`",
-    spoilt("averages", send=_average, divided=lambda self, mine: mine): "gloo has no average",
     spoilt("columns", lines=_columns): "line r for rank r",
     spoilt("reads_early", receive=_never): "line r for rank r",
     spoilt("never_waits", finish=_never_waits): "line r for rank r",
