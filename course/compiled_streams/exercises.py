@@ -12,8 +12,7 @@ import torch
 from course.compiled_streams.threads import Replay, tried
 from course.shared.streams import StreamGraph
 from course.shared.streams.graph import GraphNode
-from course.shared.streams.shipped import SINCE
-from labkit import torch_compat
+from course.shared.streams.judging import in_its_own_child, written
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
@@ -22,12 +21,11 @@ __all__ = ["code", "mutated", "tie"]
 ORDERS = 100
 GIVEN = [0.5, 1.0, 2.0, 3.0]  # different numbers, of which none is its own double
 LATE_S = 0.05  # by which one kernel after another is late
-TIMEOUT_S = 60.0  # of a child: its work takes two seconds
 
 
 def judge_tie(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The attempt's edges, added to graphs of known programs: no order races, and nothing is tied that need not be."""
-    _written(attempt)
+    written(attempt)
     hint = "it is called as my_edges(nodes), and returns (earlier, later) pairs of names of nodes"
     for name, graph in GRAPHS.items():
         found = on_ranks(ranks, _listed, attempt, list(graph.nodes), only=0, hint=hint)[0]
@@ -208,7 +206,7 @@ GRAPHS = {
 
 def judge_code(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Three pieces of Inductor's code: the kernel that may go wrong, why, and what to change."""
-    _written(attempt)
+    written(attempt)
     hint = 'return {"A": (buffer, cause, change), ...} for ' + ", ".join(FOUND)
     answer = on_ranks(ranks, attempt, only=0, hint=hint)[0]
     if (
@@ -315,25 +313,10 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     )
 
 
-def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
-    """What `look` returns in a child process of its own, which is ended whatever happens."""
-    if not torch_compat.has_stream_graphs():
-        raise Mistake(
-            f"this torch compiles no streams, so nothing can be checked: it takes torch {SINCE} or later"
-        )
-    with Ranks(1, "cpu", "gloo", quiet=True) as child:
-        return on_ranks(child, look, *given, hint=hint, timeout=TIMEOUT_S)[0]
-
-
-def _written(attempt: Attempt) -> None:
-    if "NotImplementedError" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
-        raise Mistake("there is nothing to check yet: write the body of the function first")
-
-
 def _tried_out(attempt: Attempt, hint: str) -> tuple[StreamGraph, list[Replay]]:
     """The forward graph of an attempt and its runs on threads. Raises Mistake where it does not compile."""
-    _written(attempt)
-    found, runs = _child(tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)
+    written(attempt)
+    found, runs = in_its_own_child(tried, attempt, (torch.tensor(GIVEN),), 1, LATE_S, hint=hint)
     if "event was recorded" in found.error:
         raise Mistake(
             found.error,

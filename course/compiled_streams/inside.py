@@ -6,13 +6,12 @@ Like the captured graphs, all of this is looked at in a child process that prete
 from __future__ import annotations
 
 import dis
-import os
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from course.compiled_streams.written import write
 from course.shared.streams.captured import check_streams, compiled, in_a_child
 from course.shared.streams.ops import StreamError
 from labkit import torch_compat
@@ -46,7 +45,7 @@ def inductor_code(*functions: Callable[..., Any], streams: int = 1) -> dict[str,
     UnsupportedTorch without triton.
     """
     check_streams(streams)
-    return in_a_child(_inductor_code, functions, streams, 1024, ship=False)
+    return in_a_child(write, functions, {}, streams, ship=False)
 
 
 # --- in the child ---
@@ -80,22 +79,3 @@ def _object(given: Any) -> str:
     if isinstance(given, torch.Stream):
         return f"stream {given.stream_id}" if given.stream_id else "stream 0, the ambient one"
     return "gone" if given is None else type(given).__name__.lower()
-
-
-def _inductor_code(functions: tuple, streams: int, size: int) -> dict[str, str]:
-    stream = torch_compat.pretend_streams()
-    torch_compat.pretend_h100()
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        for fn in functions:
-            torch_compat.dynamo_reset()
-            sides = [stream(i + 1) for i in range(streams)]
-            with torch_compat.fake_tensors(), torch_compat.only_written() as written:
-                try:
-                    torch.compile(fn, fullgraph=True)(torch.empty(size, device="cuda"), *sides)
-                except Exception:  # it stops where the code would be compiled
-                    if not written:
-                        raise
-            found[fn.__name__] = written[0]
-    return found

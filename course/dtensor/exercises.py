@@ -32,16 +32,7 @@ def judge_pair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
     for compiled in (False, True):
         _judge_pair(attempt, ranks, "ranks", compiled)
         say(f"{'compiled' if compiled else 'eager'}: every gradient is that of one process")
-    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
-        for axes in ("part", "ranks"):
-            try:
-                _judge_pair(attempt, four, axes, False)
-            except Mistake as mistake:
-                where = "four ranks, the model split over two and two" if axes == "part" else "four ranks"
-                hint = (
-                    "`mesh` is not always all ranks, nor always two: use its group" if axes == "part" else ""
-                )
-                raise Mistake(f"{where}: {mistake.seen}", hint or mistake.hint) from mistake
+    _on_four_too(lambda four, axes: _judge_pair(attempt, four, axes, False))
 
 
 def _judge_pair(attempt: Attempt, ranks: Ranks, axes: str, compiled: bool) -> None:
@@ -62,6 +53,20 @@ def _judge_pair(attempt: Attempt, ranks: Ranks, axes: str, compiled: bool) -> No
                 "the numbers are right and something is sent for nothing: f communicates in backward only, g in "
                 f"forward only; that is {4 * BLOCKS}",
             )
+
+
+def _on_four_too(judge: Callable[[Ranks, str], None]) -> None:
+    """Judge the model split over four ranks as well, and over two and two: `mesh` is not always all ranks."""
+    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
+        for axes in ("part", "ranks"):
+            try:
+                judge(four, axes)
+            except Mistake as mistake:
+                where = "four ranks, the model split over two and two" if axes == "part" else "four ranks"
+                hint = (
+                    "`mesh` is not always all ranks, nor always two: use its group" if axes == "part" else ""
+                )
+                raise Mistake(f"{where}: {mistake.seen}", hint or mistake.hint) from mistake
 
 
 def _why_wrong(kinds: dict[str, float | None], size: int) -> str:
@@ -222,16 +227,7 @@ def _without_dtensors(attempt: Attempt, x: str, w: str) -> tuple[Any, bool]:
 def judge_sequence(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Sequence parallelism: output and gradients against one process, and the collectives."""
     _judge_sequence(attempt, ranks, "ranks", say)
-    with Ranks(4, device="cpu", backend="gloo", quiet=True) as four:
-        for axes in ("part", "ranks"):
-            try:
-                _judge_sequence(attempt, four, axes, lambda finding: None)
-            except Mistake as mistake:
-                where = "four ranks, the model split over two and two" if axes == "part" else "four ranks"
-                hint = (
-                    "`mesh` is not always all ranks, nor always two: use its group" if axes == "part" else ""
-                )
-                raise Mistake(f"{where}: {mistake.seen}", hint or mistake.hint) from mistake
+    _on_four_too(lambda four, axes: _judge_sequence(attempt, four, axes, lambda finding: None))
 
 
 def _judge_sequence(attempt: Attempt, ranks: Ranks, axes: str, say: Callable[[str], None]) -> None:

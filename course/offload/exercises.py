@@ -15,7 +15,7 @@ import torch
 from course.offload.offload import NEEDED, OffloadGraphs, Rates, _traced, model_times, step, trace
 from course.shared.program import choose
 from course.shared.streams import simulate
-from course.shared.streams.shipped import SINCE
+from course.shared.streams.judging import in_its_own_child, written
 from labkit import torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -26,7 +26,6 @@ LAYERS = 4
 SLOWER, SAVED = 4, 8  # per cent
 KEPT, AT_ONCE = "kept", "waits at once"  # ways of the program
 CHANGED = "the nodes were changed, and not only moved"
-TIMEOUT_S = 60.0  # of a child: its work takes two seconds
 
 
 def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -35,10 +34,12 @@ def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
     Judged by the model on the graphs that the attempt leaves; on a GPU, the graphs are run as well.
     """
     hint = "it is called as my_schedule(forward, backward) with two torch.fx.Graphs, and moves their nodes"
-    _written(attempt)
+    written(attempt)
     kept = _kept()
     try:
-        graphs = _child(_traced, _program(), _shape(), [AT_ONCE], _MovesOnly(attempt), Rates(), hint=hint)
+        graphs = in_its_own_child(
+            _traced, _program(), _shape(), [AT_ONCE], _MovesOnly(attempt), Rates(), hint=hint
+        )
     except Mistake as mistake:
         if "used before it has been defined" in str(mistake):
             raise Mistake(
@@ -154,21 +155,6 @@ def _run_on_gpu(code: Any, shape: Any, way: str, schedule: Any) -> tuple[float, 
             seconds += [] if warm else [time.perf_counter() - began]
     norm = sum(float(p.grad.float().square().sum()) for p in model.parameters() if p.grad is not None) ** 0.5
     return statistics.median(seconds) * 1e3, torch.cuda.max_memory_allocated() / 2**20, norm
-
-
-def _child(look: Callable[..., Any], *given: Any, hint: str = "") -> Any:
-    """What `look` returns in a child process of its own, which is ended whatever happens."""
-    if not torch_compat.has_stream_graphs():
-        raise Mistake(
-            f"this torch compiles no streams, so nothing can be checked: it takes torch {SINCE} or later"
-        )
-    with Ranks(1, "cpu", "gloo", quiet=True) as child:
-        return on_ranks(child, look, *given, hint=hint, timeout=TIMEOUT_S)[0]
-
-
-def _written(attempt: Attempt) -> None:
-    if "NotImplementedError" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
-        raise Mistake("there is nothing to check yet: write the body of the function first")
 
 
 schedule = Exercise(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Mistake, on_ranks
 
-__all__ = ["job_with", "judge_jobs"]
+__all__ = ["hint_in_order", "job_with", "judge_jobs"]
 
 
 def judge_jobs(
@@ -64,6 +64,38 @@ def _parts(
         if word not in words:
             raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")
     return set(on), cause, change
+
+
+def hint_in_order(
+    right: Mapping[str, tuple[set[int], str, str]],
+    on: Mapping[str, str],
+    look: Mapping[str, str],
+    changes: Mapping[str, Mapping[str, str]],
+) -> Callable[[str, set[int], str, str], str]:
+    """Make the `hint_of` of `judge_jobs` that looks at the ranks first, then at the cause, then at the change.
+
+    Args:
+        right: the right answer by job.
+        on: the hint for wrong ranks by job.
+        look: the hint for a wrong cause by job.
+        changes: by job, the hints for changes that are known to be wrong.
+
+    >>> hint = hint_in_order({"A": ({0}, "late", "wait")}, {"A": "who?"}, {"A": "when?"}, {"A": {}})
+    >>> hint("A", {1}, "late", "wait"), hint("A", {0}, "early", "wait"), hint("A", {0}, "late", "wait")
+    ('who?', 'when?', '')
+    """
+
+    def hint(job: str, ranks: set[int], cause: str, change: str) -> str:
+        ranks_right, cause_right, change_right = right[job]
+        if ranks != ranks_right:
+            return on[job]
+        if cause != cause_right:
+            return look[job]
+        if change == change_right:
+            return ""
+        return changes[job].get(change, "right cause, and the remedy of another one")
+
+    return hint
 
 
 def job_with(path: Path, line: int, fix: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course.shared.jobs import judge_jobs
+from course.shared.jobs import hint_in_order, judge_jobs
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise
 
@@ -47,20 +47,8 @@ CHANGE = {
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Each job's ranks, cause and change; what is wrong in any job is said at once."""
-    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
-
-
-def _hint(job: str, on: set[int], cause: str, change: str) -> str:
-    ranks, cause_right, change_right = RIGHT[job]
-    if on != ranks:
-        return RANKS[job]
-    if cause != cause_right:
-        return LOOK[job]
-    return (
-        ""
-        if change == change_right
-        else CHANGE[job].get(change, "right cause, and the remedy of another one")
-    )
+    hint = hint_in_order(RIGHT, RANKS, LOOK, CHANGE)
+    judge_jobs(attempt, ranks, say, hint, RIGHT, CAUSES, CHANGES, FORM)
 
 
 reports = Exercise(
