@@ -76,7 +76,7 @@ def test_what_reads_data_finds_it(installed: Path) -> None:
     assert news.returncode == 0 and "facts differ" in news.stdout, news.stderr
     code = (
         "import labkit, sys; assert 'site' in labkit.__file__, labkit.__file__\n"
-        "from course.shared import reference; from course.compiled_streams import shipped\n"
+        "from course.shared import reference; from course.shared.streams import shipped\n"
         "print(len(list(reference.FOLDER.iterdir())), shipped.FILE.is_file())"
     )
     env = {**os.environ, "PYTHONPATH": str(installed / "site")}

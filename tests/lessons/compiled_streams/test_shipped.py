@@ -9,7 +9,7 @@ import time
 import pytest
 
 from course.offload import offload
-from course.shared.streams import StreamError, captured, shipped
+from course.shared.streams import StreamError, captured, judging, shipped
 from labkit import hardware, lessons, torch_compat
 from labkit.ranks import RankError, Ranks
 from tools import recapture
@@ -178,26 +178,23 @@ def _runs(pid):
 
 
 def test_every_child_has_a_limit_of_a_minute_at_most():
-    from course.compiled_streams import exercises as compiled_streams
     from course.compiled_streams import threads
 
-    for seconds in (captured.TIMEOUT_S, compiled_streams.TIMEOUT_S):
+    for seconds in (captured.TIMEOUT_S, judging.TIMEOUT_S):
         assert 15 <= seconds <= 60
     assert threads.PATIENCE_S < captured.TIMEOUT_S  # so that it can say itself which stream stands
 
 
 @pytest.mark.slow
 def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
-    from course.compiled_streams import exercises as compiled_streams
-
-    monkeypatch.setattr(compiled_streams, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(judging, "TIMEOUT_S", 2.0)
 
     def endless(layers):
         while True:
             time.sleep(0.1)
 
-    with pytest.raises(compiled_streams.Mistake) as caught:
-        compiled_streams._child(endless, 3)
+    with pytest.raises(Mistake) as caught:
+        judging.in_its_own_child(endless, 3)
     assert "does not come to an end" in caught.value.hint
 
 
