@@ -12,9 +12,6 @@ from labkit import hardware
 
 # torch's own switch: else Inductor builds four C++ programs in every cache folder, to try the CPU's instructions
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# scikit-learn sets them as it is imported, and ranks in another environment need another zygote
-os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "True")
-os.environ.setdefault("KMP_INIT_AT_FORK", "FALSE")
 _home = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
