@@ -12,6 +12,7 @@ from course.offload import offload
 from course.shared.streams import StreamError, captured, judging, shipped
 from labkit import hardware, lessons, torch_compat
 from labkit.ranks import RankError, Ranks
+from labkit.study.exercises import Mistake
 from tools import recapture
 
 torch = pytest.importorskip("torch")
