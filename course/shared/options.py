@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-__all__ = ["chosen", "whole"]
+__all__ = ["chosen"]
 
 
 def chosen(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
@@ -33,18 +32,3 @@ def chosen(names: Iterable[str], known: Iterable[str], what: str) -> list[str]:
         if name not in known:
             raise ValueError(f"unknown {what} {name!r}: there is {', '.join(known)}")
     return found or known
-
-
-def whole(**values: Any) -> None:
-    """Check that every value is a whole number above 0.
-
-    Raises:
-        ValueError: a value is something else; the message has its name.
-
-    >>> whole(layers=0)
-    Traceback (most recent call last):
-    ValueError: layers must be a whole number above 0, got 0
-    """
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number above 0, got {value!r}")

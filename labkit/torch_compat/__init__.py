@@ -25,7 +25,6 @@ from labkit.torch_compat.cold import (
 from labkit.torch_compat.compiler import (
     COMPILER,
     PRELOAD,
-    ddp_mode,
     dynamo_reset,
     fake_tensors,
     hide_from_dynamo,

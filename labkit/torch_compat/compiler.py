@@ -77,26 +77,6 @@ def patched(dotted: str, **values: Any) -> Any:
     return require(f"torch._{dotted}.patch")(**values)
 
 
-@contextlib.contextmanager
-def ddp_mode(mode: str) -> Iterator[None]:
-    """Build and compile DDP in a block with this setting of `optimize_ddp`, and undo all that it sets.
-
-    Where DDP uses its Python reducer it leaves two things: an Inductor setting, and its own module among those
-    that Dynamo looks into, which changes how every later DDP model compiles (torch/nn/parallel/distributed.py).
-    """
-    inlined = require("torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST")
-    kept = set(inlined)
-    try:
-        with (
-            patched("dynamo.config", optimize_ddp=mode),
-            patched("inductor.config", _fuse_ddp_communication=False, _fuse_ddp_bucket_size=25),
-        ):
-            yield
-    finally:
-        inlined.intersection_update(kept)
-        require("torch._dynamo.trace_rules.get_legacy_mod_inlinelist").cache_clear()
-
-
 def mark_dynamic(tensor: Any, axis: int) -> None:
     """Tell Dynamo that the size of a tensor along one axis varies."""
     require("torch._dynamo.mark_dynamic")(tensor, axis)

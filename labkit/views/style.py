@@ -394,11 +394,6 @@ def swatch(kind: str, shaped: bool = True) -> Key:
     )
 
 
-def mark(shape: str, colour: str, size: float, **look: Any) -> Key:
-    """A legend's key for a mark of matplotlib's, such as 'o'; `size` in points."""
-    return lambda ax, x, y: ax.plot([x + 0.1], [y + 0.06], shape, color=colour, markersize=size, **look)
-
-
 def line(colour: str, dashes: str, marker: str = "") -> Key:
     """A legend's key for a line with matplotlib's dashes, '' for none, and a marker in its middle."""
     return lambda ax, x, y: ax.plot(

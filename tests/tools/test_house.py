@@ -9,10 +9,9 @@ from tools.reach import Code
 
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
-    "lines that only a test reaches": 37,
-    "names of ours in cells": 90,
-    # 49 until lessons 10 and 13 no longer shared names with lesson 14, which still uses eight of them alone
-    "of these in one lesson only": 54,
+    "lines that only a test reaches": 34,
+    "names of ours in cells": 80,
+    "of these in one lesson only": 45,
     "of these from torch_compat": 0,
     "circles of imports": 0,
 }

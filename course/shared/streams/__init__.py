@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.shared.streams.graph import StreamGraph, StreamGraphs
-from course.shared.streams.hazards import CAUSES, Race
+from course.shared.streams.graph import StreamGraph
+from course.shared.streams.hazards import CAUSES
 from course.shared.streams.ops import StreamError
 from course.shared.streams.program import Program
 from course.shared.streams.simulator import simulate
@@ -12,10 +12,8 @@ from course.shared.streams.timeline import Timeline
 __all__ = [
     "CAUSES",
     "Program",
-    "Race",
     "StreamError",
     "StreamGraph",
-    "StreamGraphs",
     "Timeline",
     "simulate",
 ]
