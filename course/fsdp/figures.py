@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from course.fsdp.passes import between
+from course.fsdp.passes import covered
 from course.shared.matrix import Cell, key, matrix
 from labkit.views import style, tables
 from labkit.views.style import Figure, Sheet, empty_figure, styled
@@ -35,7 +35,7 @@ def orders(calls: Mapping[str, list[str]], label: str) -> Figure:
         return empty_figure(sheet, "nothing was compiled", label)
     sheet.title(
         "Passes put matmuls between the start of a collective and its wait",
-        "The calls of Inductor's code, in order. The number: matmuls between start and wait, over all collectives.",
+        "The calls of Inductor's code, in order. The numbers: collectives with a matmul before their wait, of all.",
     )
     sheet.legend(
         [
@@ -43,12 +43,13 @@ def orders(calls: Mapping[str, list[str]], label: str) -> Figure:
             for colour, mark, words in CALLS.values()
         ]
     )
-    cells, labels = [], [f"{name}: {between(of)}" for name, of in calls.items()]
+    counts = {name: "{} of {}".format(*covered(of)) for name, of in calls.items()}
+    cells, labels = [], [f"{name}: {count}" for name, count in counts.items()]
     for i, (name, of) in enumerate(calls.items()):
         for j, call in enumerate(of):
             colour, mark, _ = CALLS.get(call, ("#BBBBBB", "?", call))
             cells.append(Cell(i, j, colour, mark))
-        sheet.say(f"{name}, {between(of)} between: {' '.join(of)}")
+        sheet.say(f"{name}, {counts[name]}: {' '.join(of)}")
     matrix(sheet, labels, [""] * max(map(len, calls.values())), cells, height=ROW)
     return sheet.finish(label)
 

@@ -18,11 +18,6 @@ FSDP::post_forward
 FSDP::all_gather (blocks.1)
 FSDP::all_gather (blocks.0)
 """
-_REDUCED = """\
-FSDP::post_backward_reduce (blocks.1)
-FSDP::post_backward_reduce (blocks.0)
-FSDP::post_backward_reduce
-"""
 _A = """\
 FSDP::all_gather
 FSDP::post_forward
@@ -34,12 +29,11 @@ LOGS = {
     "B": {
         0: _MICRO
         + _MICRO
-        + _REDUCED
+        + "FSDP::post_backward_reduce (blocks.1)\n"
         + "RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to "
         "complete\n",
         1: _MICRO
         + _MICRO
-        + _REDUCED
         + "FSDP::all_gather\nRuntimeError: [.../gloo/transport/tcp/pair.cc:553] Connection closed by peer\n",
     },
     "C": {

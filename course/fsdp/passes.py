@@ -11,11 +11,16 @@ import torch
 from course.shared.capture import inductor_code
 from labkit.torch_compat import stated_hardware
 
-__all__ = ["between", "calls_of", "written"]
+__all__ = ["calls_of", "covered", "written"]
 
 CALLS = re.compile(
     r"(all_gather_into_tensor(?:_out)?|reduce_scatter_tensor|wait_tensor|extern_kernels\.mm)(?=\.default\(|\()"
 )
+# settings that the oldest torch of this course lacks; the cells say since when there is each
+LATER = [
+    f"aten_distributed_optimizations.{name}"
+    for name in ("compute_estimator", "pre_bucketing_fsdp_collectives", "enable_simple_overlap")
+]
 WORDS = {"extern_kernels.mm": "mm", "wait_tensor": "wait", "reduce_scatter_tensor": "reduce_scatter"}
 
 
@@ -30,40 +35,48 @@ def calls_of(code: str) -> list[str]:
 
 
 def written(
-    config: Any, settings: dict[str, Any], program: Callable[..., Any], *given: Any, execute: bool = False
+    config: Any,
+    rates: dict[str, float],
+    settings: dict[str, Any],
+    program: Callable[..., Any],
+    *given: Any,
+    execute: bool = False,
 ) -> list[list[str]]:
     """Compile a program with Inductor, on a rank, and list the calls of the code of each graph.
 
-    Estimated run times are those of a link of 50 GB/s and of a processor of 0.05 Tflop/s, on any machine.
-
     Args:
         config: the module of Inductor's settings.
-        settings: those to change; what this version of torch does not have is left out.
+        rates: what passes estimate run times with, on any machine: `gbytes` a second of a link, `tflops` of matmuls.
+        settings: those to change; one of a later version of torch is left out.
         program: called with what is given.
         given: the arguments.
         execute: whether the code runs, and a backward of the result's sum; if not, it is only compiled.
+
+    Raises:
+        ValueError: Inductor has no such setting.
     """
     torch.compiler.reset()
     known, pieces = config.get_config_copy(), list[str]()
+    for name in settings:
+        if name not in known and name not in LATER:
+            raise ValueError(f"Inductor has no setting {name!r}")
     settings = {name: value for name, value in settings.items() if name in known}
-    with stated_hardware(gbytes=50, tflops=0.05), config.patch(force_disable_caches=True, **settings):
+    with stated_hardware(**rates), config.patch(force_disable_caches=True, **settings):
         result = torch.compile(program, backend=inductor_code(pieces, execute))(*given)
         if execute:
             result.sum().backward()
     return [calls_of(piece) for piece in pieces]
 
 
-def between(calls: list[str]) -> int:
-    """How many matmuls stand between a collective and its wait, over all of them, in the order of the code.
+def covered(calls: list[str]) -> tuple[int, int]:
+    """Count the collectives that have a matmul between their start and their wait, and all collectives.
 
-    >>> between(["all_gather", "mm", "wait", "mm"])
-    1
+    Waits are taken in the order of the starts.
+
+    >>> covered(["all_gather", "mm", "wait", "all_gather", "wait", "mm"])
+    (1, 2)
     """
-    open_at: list[int] = []
-    found = 0
-    for i, call in enumerate(calls):
-        if call in ("all_gather", "reduce_scatter"):
-            open_at.append(i)
-        elif call == "wait" and open_at:
-            found += calls[open_at.pop(0) : i].count("mm")
-    return found
+    starts = [i for i, call in enumerate(calls) if call in ("all_gather", "reduce_scatter")]
+    waits = [i for i, call in enumerate(calls) if call == "wait"]
+    pairs = list(zip(starts, waits, strict=True))
+    return sum("mm" in calls[start:wait] for start, wait in pairs), len(pairs)

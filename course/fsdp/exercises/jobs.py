@@ -14,14 +14,14 @@ CAUSES = ("no units", "micro-batches", "divided", "not divided", "no prefetch")
 CHANGES = (
     "block.compile()",
     "equal micro-batches",
-    "set_gradient_divide_factor",
+    "set_gradient_divide_factor(1.0)",
     "set_modules_to_forward_prefetch",
     "timeout",
 )
 RIGHT = {
     "A": ({0, 1}, "no units", "block.compile()"),
     "B": ({1}, "micro-batches", "equal micro-batches"),
-    "C": ({0, 1}, "divided", "set_gradient_divide_factor"),
+    "C": ({0, 1}, "divided", "set_gradient_divide_factor(1.0)"),
 }
 FORM = 'it returns a dict such as {"A": ([0, 1], "no prefetch", "timeout"), ...}: ranks, cause and change of each job'
 RANKS = {

@@ -17,7 +17,7 @@ from labkit.torch_compat import functional_op, world_name
 __all__ = ["sink"]
 
 HINT = "it is called as my_sink(graph), with a torch.fx.Graph, and moves nodes of it"
-MATMUL = torch.ops.aten.mm.default
+MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 STARTS = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce")
 
 
@@ -62,11 +62,41 @@ def mixed(x: Any, *pieces: Any) -> Any:
     return x, reduced
 
 
+def reduced_before(x: Any, *pieces: Any) -> Any:
+    """Two reduce-scatters stand between a matmul and the gather."""
+    y = x @ x
+    reduced = [_scatter(y), _scatter(x)]
+    return y @ _gather(pieces[0]), reduced
+
+
+def two_first(x: Any, *pieces: Any) -> Any:
+    """Two gathers, and no matmul before the second."""
+    first, second = _gather(pieces[0]), _gather(pieces[1])
+    return x @ first @ second
+
+
+def biased(x: Any, *pieces: Any) -> Any:
+    """Linear layers with biases, which are gathered as well: addmm."""
+    biases = [piece[:, 0].contiguous() for piece in pieces]
+    for piece, bias in zip(pieces, biases, strict=True):
+        x = torch.addmm(_gather(bias), x, _gather(piece))
+    return x
+
+
 def used_late(x: Any, *pieces: Any) -> Any:
-    """The first result is used by two matmuls, after two that do not need it."""
+    """The first result is used by two matmuls, after two that do not need it; the one traced last stands first."""
     first = _gather(pieces[0])
     y = x @ x.t() @ x
     return y @ first + x @ first
+
+
+def _traced(program: Callable[..., Any], x: Any, pieces: list[Any]) -> Any:
+    gm = make_fx(program)(x, *pieces)
+    if program is used_late:
+        *_, earlier, later = [node for node in gm.graph.nodes if node.target in MATMULS]
+        earlier.prepend(later)
+        gm.recompile()
+    return gm
 
 
 # a program; matmuls between start and wait, of each collective in order; weights gathered before their use, at most
@@ -75,6 +105,9 @@ PROGRAMS: dict[Callable[..., Any], tuple[list[int], int]] = {
     relus: ([0, 1, 1, 1], 2),
     computed: ([0, 0, 0, 0], 1),
     used_late: ([2], 1),
+    two_first: ([0, 1], 2),
+    biased: ([0, 0, 1, 1, 1, 1, 1, 1], 4),
+    reduced_before: ([0], 1),
     mixed: ([], 2),  # filled in below: what is after a reduce-scatter depends on where it waits
 }
 # of the gathers of `mixed`: one matmul, that of the gradient, stands between each and its use
@@ -90,7 +123,9 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             if found["error"]:
                 raise Mistake(
                     f"{name}, rank {rank}: {found['error']}",
-                    "a node stands before one of its inputs: stop there",
+                    "node.users has the order in which users were made: the first one in the graph may be another"
+                    if "wait_tensor" in found["error"].partition(" of Node")[0]
+                    else "a node stands before one of its inputs: stop there",
                 )
         found = seen[0]
         if not found["same nodes"]:
@@ -105,7 +140,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if found["order"] != found["old order"]:
             raise Mistake(
                 f"{name}: collectives start as {' '.join(found['order'])}, and were {' '.join(found['old order'])}",
-                "a start may pass matmuls, and no start of another collective: stop there",
+                "a start may pass a matmul, and no start of another collective: stop there",
             )
         if found["far"]:
             raise Mistake(
@@ -136,7 +171,7 @@ def _look(attempt: Attempt, program: Callable[..., Any]) -> dict[str, Any]:
     width = 6 * size
     x = torch.randn(width, width, generator=draw)
     pieces = [torch.randn(width // size, width, generator=draw) for _ in range(4)]
-    gm = make_fx(program)(x, *pieces)
+    gm = _traced(program, x, pieces)
     right = _flat(gm(x, *pieces))
     had, old = [str(node.target) for node in gm.graph.nodes], _starts(gm.graph)
     old_names = [node.name for node in old]
@@ -187,17 +222,17 @@ def _places(graph: fx.Graph) -> dict[str, Any]:
         if strange and not far:
             far = str(strange[0])
         if "all_gather" in str(start.target):
-            between.append(sum(node.target == MATMUL for node in nodes[place[start] : place[wait]]))
+            between.append(sum(node.target in MATMULS for node in nodes[place[start] : place[wait]]))
             spans.append((place[start], place[_matmul(first)]))
     held = max(
-        sum(begin < place[node] <= end for begin, end in spans) for node in nodes if node.target == MATMUL
+        sum(begin < place[node] <= end for begin, end in spans) for node in nodes if node.target in MATMULS
     )
     return {"far": far, "between": between, "held": held}
 
 
 def _matmul(node: fx.Node) -> fx.Node:
     """The matmul that a result is for: the first user itself, or what takes its transpose."""
-    while node.target != MATMUL and node.users:
+    while node.target not in MATMULS and node.users:
         node = next(iter(node.users))
     return node
 

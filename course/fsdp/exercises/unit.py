@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from course.fsdp.hooks import small_fsdp
 from labkit import lessons
@@ -16,15 +19,55 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_thre
 
 __all__ = ["unit"]
 
-SIZES = (12, 24, 3, 12)
-UNITS = 1 + SIZES[2]
+BLOCKS = 3
+UNITS = 1 + BLOCKS
 STEPS, TOLERANCE = 2, 1e-5
-GATHERS = 1 + 2 * SIZES[2]  # the root once, each block twice
+GATHERS = 1 + 2 * BLOCKS  # the root once, each block twice
 STORAGE = "give the storage its size before you fill it: weight.untyped_storage().resize_(bytes)"
+TENSORS = (Tensor, nn.Parameter)
+RESET = "set back what you counted, for the next step"
 RAISED = {
+    "attribute 'wait'": "return at once from `use` where the unit is whole: nothing is being gathered then",
+    "NoneType": "count the gradients: another weight of the unit may come last",
+    "mat1 and mat2": "the module still has its piece: setattr(owner, name, weight) puts the whole weight there",
     "inplace": "autograd has saved the weight: write into weight.data, which leaves its version alone",
 }
 HINT = "MyUnit(Unit) has three methods: use(self), ready(self, weight) and finish(self)"
+
+
+class _Block(nn.Module):
+    """Its second weight is used first where `turned`, so that gradients come in another order."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.one = nn.Linear(24, 12, bias=False) if turned else nn.Linear(12, 24, bias=False)
+        self.two = nn.Linear(12, 24, bias=False) if turned else nn.Linear(24, 12, bias=False)
+        self.turned = turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, last = (self.two, self.one) if self.turned else (self.one, self.two)
+        return x + last(first(x).relu())
+
+
+class _Model(nn.Module):
+    """(batch, 64) -> (batch, 12)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(64, 12, bias=False), nn.Linear(12, 12, bias=False)
+        self.blocks = nn.ModuleList(_Block(bool(i % 2)) for i in range(BLOCKS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def _seeded() -> _Model:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(14)
+        return _Model()
 
 
 @on_three_too
@@ -53,22 +96,28 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if found["whole"][1]:
             raise Mistake(
                 f"rank {rank}: step 1 frees all weights, step 2 leaves {found['whole'][1]} whole",
-                "set back what you counted, for the next step",
+                RESET,
             )
         _gradients(rank, found, len(seen))
+        if found["kept"]:
+            raise Mistake(
+                f"rank {rank}: right gradients; {found['kept']} whole gradients are kept after the step",
+                "the buffer has a copy: set weight.grad to None",
+            )
     found = seen[0]
     sent = found["sent"]
     reduced = [name for name in sent if "gather" not in name]
     if len(reduced) != UNITS or not all("reduce_scatter" in name for name in reduced):
         raise Mistake(
-            f"right gradients, and {len(reduced)} messages for them: {', '.join(sorted(set(reduced))) or 'none'}",
+            f"right gradients, and {len(reduced)} messages for them that were seen: "
+            f"{', '.join(sorted(set(reduced))) or 'no call of a dist.reduce_scatter'}",
             f"one reduce-scatter for each of the {UNITS} units: all gradients of a unit in one buffer, and a rank gets "
             "the sum for its own rows only",
         )
     if len(sent) - len(reduced) != GATHERS:
         raise Mistake(
             f"right gradients, and {len(sent) - len(reduced)} all-gathers a step instead of {GATHERS}",
-            "`gather` has sent the rows already: `use` waits for that",
+            "`gather` has sent the rows: `use` waits for that, sets self.is_whole, and sets self.gathering to None",
         )
     if found["in backward"] < UNITS:
         raise Mistake(
@@ -80,10 +129,16 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             f"right gradients; {found['blocking']} reduce-scatters block backward",
             "async_op=True in `ready`, and the wait in `finish`: so backward goes on meanwhile",
         )
-    if found["kept"]:
+    if found["early"]:
         raise Mistake(
-            f"right gradients; {found['kept']} whole gradients are kept after the step",
-            "the buffer has a copy: set weight.grad to None",
+            f"right gradients; {found['early']} reduce-scatters are waited for in backward",
+            "wait in `finish`: so backward goes on while a message is under way",
+        )
+    # a buffer of the pieces is half of this on two ranks
+    if found["more"] > 0.6 * found["whole bytes"]:
+        raise Mistake(
+            f"right gradients; a step leaves {found['more']:,} bytes; all whole weights have {found['whole bytes']:,}",
+            "keep no copy of a whole weight or gradient: `free` drops self.rows, `finish` drops what was sent",
         )
     say(
         f"{len(sent) - len(reduced)} gathers, {UNITS} reduce-scatters, started in backward; gradients as alone"
@@ -108,7 +163,7 @@ def _gradients(rank: int, found: dict[str, Any], ranks: int) -> None:
         if step > 1:
             raise Mistake(
                 f"rank {rank}: step 1 is right, step {step} is not",
-                "set back what you counted, for the next step",
+                RESET,
             )
         raise Mistake(
             f"rank {rank}: gradients are not a multiple of the right ones",
@@ -120,12 +175,14 @@ def _gradients(rank: int, found: dict[str, Any], ranks: int) -> None:
 class _Sent:
     """A message whose result is there only once somebody has waited for it."""
 
-    def __init__(self, arrive: Callable[[], None]):
+    def __init__(self, arrive: Callable[[], None], waited: Callable[[], None]):
         self._arrive: Callable[[], None] | None = arrive
+        self._waited = waited
 
     def wait(self, timeout: Any = None) -> bool:
         if self._arrive is not None:
             self._arrive()
+            self._waited()
             self._arrive = None
         return True
 
@@ -137,8 +194,8 @@ class _Sent:
 
 
 @contextmanager
-def _noted(log: list[tuple[str, bool]]) -> Iterator[None]:
-    """Note the collectives; what async ones receive is nan until it was waited for."""
+def _noted(log: list[tuple[str, bool]], waits: list[str]) -> Iterator[None]:
+    """Note the collectives, and their waits; what async ones receive is nan until it was waited for."""
 
     def noted(name: str) -> Callable[..., Any]:
         real = getattr(dist, name)
@@ -161,7 +218,7 @@ def _noted(log: list[tuple[str, bool]]) -> Iterator[None]:
                 for output, result in zip(outputs, results, strict=True):
                     output.copy_(result)
 
-            return _Sent(arrive)
+            return _Sent(arrive, lambda: waits.append(name))
 
         return call
 
@@ -176,9 +233,12 @@ def _train(attempt: Any) -> dict[str, Any]:
     program = lessons.program("fsdp")
     rank, size = dist.get_rank(), dist.get_world_size()
     x, y = program.batch(12)
-    model = program.seeded(*SIZES)
+    model, alone = _seeded(), _seeded()
+    program.replicated(alone, x, y).backward()
+    right = {name: p.grad for name, p in alone.named_parameters()}
     names = [name for name, _ in model.named_parameters()]
     log: list[tuple[str, bool]] = []
+    waits: list[str] = []
     made: list[Any] = []
 
     def make(module: Any) -> Any:
@@ -193,10 +253,13 @@ def _train(attempt: Any) -> dict[str, Any]:
         "late": [],
         "weights": len(names),
     }
-    with _noted(log):
+    with _noted(log, waits):
         finish = small_fsdp(model, make)
+        found["whole bytes"] = sum(p.nbytes for p in alone.parameters())
+        before = _alive()
         for _ in range(STEPS):
             log.clear()
+            waits.clear()
             model.zero_grad()
             for unit in made:
                 for piece in unit.pieces:
@@ -204,24 +267,36 @@ def _train(attempt: Any) -> dict[str, Any]:
             try:
                 program.mean_over_ranks(model, x, y).backward()
                 found["late"].append(_whole(made))
+                found["early"] = sum("reduce" in name for name in waits)
                 found["in backward"] = sum("gather" not in name for name, _ in log)
                 finish()
             except NotImplementedError:
                 raise
-            except RuntimeError as error:
+            except (RuntimeError, AttributeError, TypeError) as error:
                 found["error"] = str(error).partition("\n")[0][:110]
                 found["hint"] = next((hint for word, hint in RAISED.items() if word in str(error)), STORAGE)
+                if found["times"] == [1.0] and "NoneType" in str(error):
+                    found["hint"] = RESET
                 return found
             wholes = [weight for unit in made for weight in unit.wholes]
             found["whole"].append(_whole(made))
             gradients = {name: p.grad for name, p in model.named_parameters()}
             found["missing"] = sum(gradient is None for gradient in gradients.values())
-            right = dict(zip(names, program.one_process(x, y, *SIZES), strict=True))
             found["times"].append(_times(gradients, right, rank, size))
+            found["more"] = _alive() - before - sum(g.nbytes for g in gradients.values() if g is not None)
     found["sent"] = [name for name, _ in log]
     found["blocking"] = sum(not later and "reduce" in name for name, later in log)
     found["kept"] = sum(weight.grad is not None for weight in wholes)
     return found
+
+
+def _alive() -> int:
+    """The bytes of all tensors that Python holds, each storage once."""
+    gc.collect()
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage() for t in gc.get_objects() if type(t) in TENSORS
+    }
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def _whole(units: list[Any]) -> int:
@@ -250,7 +325,7 @@ unit = Exercise(
     (
         "the gradients of one process, also in the second step and on three ranks",
         "one reduce-scatter a unit, started in backward, waited for in `finish`",
-        "no weight whole after backward",
+        "no weight whole after backward, and no copy of it kept after `finish`",
     ),
     judge,
     takes="class",

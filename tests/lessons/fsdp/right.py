@@ -23,6 +23,7 @@ class OneTensor(right_unit()):
         for piece in self.pieces:
             piece.grad = mine[start : start + piece.numel()].view_as(piece).clone()
             start += piece.numel()
+        self.scattering = None
 
 
 class Averages(right_unit()):
@@ -40,7 +41,7 @@ class Averages(right_unit()):
 
 def swaps(graph):
     """Each gather goes up in steps; waits go down in steps."""
-    mm = torch.ops.aten.mm.default
+    matmuls = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
     for node in list(graph.nodes):
         if "all_gather" not in str(node.target):
             continue
@@ -48,7 +49,7 @@ def swaps(graph):
         while passed < 1 and here.op == "call_function" and here not in node.all_input_nodes:
             if any(word in str(here.target) for word in ("all_gather", "reduce_scatter")):
                 break
-            passed += here.target is mm
+            passed += here.target in matmuls
             here.prepend(node)
             here = node.prev
     for node in reversed(list(graph.nodes)):
@@ -63,7 +64,7 @@ def as_tuples():
     return {
         "A": ({1, 0}, "no units", "block.compile()"),
         "B": (1, "micro-batches", "equal micro-batches"),
-        "C": ((0, 1), "divided", "set_gradient_divide_factor"),
+        "C": ((0, 1), "divided", "set_gradient_divide_factor(1.0)"),
     }
 
 

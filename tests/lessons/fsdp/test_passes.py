@@ -10,11 +10,18 @@ from course.fsdp.logs import LOGS
 from course.fsdp.moments import spans
 
 
-def test_matmuls_between_a_collective_and_its_wait_are_counted():
-    assert passes.between("all_gather wait mm all_gather wait mm".split()) == 0
-    assert passes.between("all_gather all_gather wait mm wait mm".split()) == 1
-    assert passes.between("mm reduce_scatter mm mm wait".split()) == 2
-    assert passes.between([]) == 0
+def test_collectives_with_a_matmul_before_their_wait_are_counted():
+    assert passes.covered("all_gather wait mm all_gather wait mm".split()) == (0, 2)
+    assert passes.covered("all_gather all_gather wait mm wait mm".split()) == (1, 2)
+    assert passes.covered("mm reduce_scatter mm mm wait".split()) == (1, 1)
+    assert passes.covered([]) == (0, 0)
+
+
+def test_a_setting_that_inductor_lacks_is_no_quiet_one():
+    from torch._inductor import config
+
+    with pytest.raises(ValueError, match="no setting 'raise_coms'"):
+        passes.written(config, {"gbytes": 1, "tflops": 1}, {"raise_coms": True}, len)
 
 
 def test_spans_are_read_from_what_torch_marks():

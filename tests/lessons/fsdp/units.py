@@ -66,6 +66,7 @@ def right_unit():
             parts = self.divided(mine).split([piece.numel() for piece in self.pieces])
             for piece, part in zip(self.pieces, parts, strict=True):
                 piece.grad = part.view_as(piece)
+            self.scattering = None
 
         def divided(self, mine):
             return mine / self.ranks

@@ -77,6 +77,51 @@ def _never(self):
     pass
 
 
+def _copies(self, weight, part):
+    weight.untyped_storage().resize_(weight.numel() * weight.element_size())
+    weight.data.copy_(part.reshape(weight.shape))
+    self.copies = [*getattr(self, "copies", []), weight.detach().clone()]
+
+
+def _keeps_rows(self, rows):
+    mine = torch.empty_like(rows[0])
+    self.buffers = [*getattr(self, "buffers", []), rows]
+    return dist.reduce_scatter(mine, list(rows), async_op=True), mine, rows
+
+
+def _waits_at_once(self, rows):
+    mine = torch.empty_like(rows[0])
+    work = dist.reduce_scatter(mine, list(rows), async_op=True)
+    work.wait()
+    return work, mine, rows
+
+
+def _no_owner(self):
+    if not self.is_whole:
+        self.gathering.wait()
+        parts = self.rows.split([piece.numel() for piece in self.pieces], dim=1)
+        for weight, part in zip(self.wholes, parts, strict=True):
+            self.fill(weight, part)
+        self.is_whole, self.gathering = True, None
+
+
+def _no_return(self):
+    self.is_whole = False
+    right_unit().use(self)
+
+
+def _on_the_first(self, weight):
+    if weight is self.wholes[0]:
+        self.missing = 1
+        right_unit().ready(self, weight)
+
+
+def _on_the_last(self, weight):
+    if weight is self.wholes[-1]:
+        self.missing = 1
+        right_unit().ready(self, weight)
+
+
 UNIT = {
     spoilt("sums", divided=lambda self, mine: mine): "divide once",
     spoilt("divides_twice", divided=lambda self, mine: mine / self.ranks**2): "divided twice",
@@ -93,6 +138,13 @@ UNIT = {
     spoilt("never_waits", finish=_never_waits): "line r for rank r",
     spoilt("in_finish", send=lambda self, rows: (rows, None, None), finish=_late): "start it in `ready`",
     spoilt("no_gradients", finish=_no_gradients): "`finish` sets piece.grad",
+    spoilt("waits_at_once", send=_waits_at_once): "goes on while a message is under way",
+    spoilt("no_owner", use=_no_owner): "setattr(owner, name, weight)",
+    spoilt("no_return", use=_no_return): "return at once from `use`",
+    spoilt("copies", fill=_copies): "keep no copy of a whole weight",
+    spoilt("keeps_rows", send=_keeps_rows): "keep no copy of a whole weight",
+    spoilt("on_the_first", ready=_on_the_first): "another weight of the unit may come last",
+    spoilt("on_the_last", ready=_on_the_last): "another weight of the unit may come last",
     spoilt("never_reset", reset=_never): "set back what you counted",
 }
 
@@ -129,11 +181,13 @@ def over_other_collectives(graph):
     _first_users(graph)
 
 
+MATMULS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
 def before_its_input(graph):
-    mm = torch.ops.aten.mm.default
     for node in _gathers(graph):
         above = node.prev
-        while above.op == "call_function" and above.target is not mm:
+        while above.op == "call_function" and above.target not in MATMULS:
             above = above.prev
         if above.op == "call_function":
             above.prepend(node)
@@ -142,8 +196,8 @@ def before_its_input(graph):
 
 def waits_stay(graph):
     for node in _gathers(graph):
-        above, mm = node, torch.ops.aten.mm.default
-        while above is node or above.target is not mm:
+        above = node
+        while above is node or above.target not in MATMULS:
             before = above.prev
             starts = any(word in str(before.target) for word in ("all_gather", "reduce_scatter"))
             if before.op != "call_function" or starts or before in node.all_input_nodes:
@@ -151,6 +205,60 @@ def waits_stay(graph):
             above = before
         if above is not node:
             above.prepend(node)
+
+
+def users_as_made(graph):
+    waits_stay(graph)
+    for node in [node for node in graph.nodes if "wait_tensor" in str(node.target)]:
+        next(iter(node.users)).prepend(node)
+
+
+def over_reductions(graph):
+    """Over one matmul, whatever else stands between."""
+    for node in _gathers(graph):
+        above = node
+        while above is node or above.target not in MATMULS:
+            before = above.prev
+            starts = "all_gather" in str(before.target)
+            if before.op != "call_function" or starts or before in node.all_input_nodes:
+                break
+            above = before
+        if above is not node:
+            above.prepend(node)
+    _first_users(graph)
+
+
+def over_gathers(graph):
+    """Each gather moves over one matmul, and over other gathers."""
+    for node in _gathers(graph):
+        above = node
+        while above is node or above.target not in MATMULS:
+            before = above.prev
+            if (
+                before.op != "call_function"
+                or "reduce_scatter" in str(before.target)
+                or before in node.all_input_nodes
+            ):
+                break
+            above = before
+        if above is not node:
+            above.prepend(node)
+    _first_users(graph)
+
+
+def without_biases(graph):
+    """It takes addmm for no matmul."""
+    for node in _gathers(graph):
+        above = node
+        while above is node or above.target is not MATMULS[0]:
+            before = above.prev
+            starts = any(word in str(before.target) for word in ("all_gather", "reduce_scatter"))
+            if before.op != "call_function" or starts or before in node.all_input_nodes:
+                break
+            above = before
+        if above is not node:
+            above.prepend(node)
+    _first_users(graph)
 
 
 def twice(graph):
@@ -166,6 +274,10 @@ SINK = {
     over_other_collectives: "no start of another collective",
     before_its_input: "before one of its inputs",
     waits_stay: "directly before the first of its users",
+    users_as_made: "the order in which users were made",
+    over_gathers: "no start of another collective",
+    without_biases: "each further one holds another whole weight",
+    over_reductions: "no start of another collective",
     twice: "neither add nor erase any",
 }
 
@@ -187,7 +299,7 @@ def more_time():
 
 
 def not_divided():
-    return _jobs(C=([0, 1], "not divided", "set_gradient_divide_factor"))
+    return _jobs(C=([0, 1], "not divided", "set_gradient_divide_factor(1.0)"))
 
 
 def prefetches():
@@ -198,7 +310,7 @@ def _jobs(**wrong):
     right = {
         "A": ([0, 1], "no units", "block.compile()"),
         "B": ([1], "micro-batches", "equal micro-batches"),
-        "C": ([0, 1], "divided", "set_gradient_divide_factor"),
+        "C": ([0, 1], "divided", "set_gradient_divide_factor(1.0)"),
     }
     return right | wrong
 
