@@ -27,7 +27,7 @@ def test_lifetimes_are_told_in_words():
 
 def test_the_order_of_calls_is_written_out():
     said = figures.orders({"as written": "all_gather wait mm".split()}, "gloo · cpu").summary
-    assert "as written, 0 between: all_gather wait mm" in said
+    assert "as written, 0 of 1: all_gather wait mm" in said
 
 
 def test_what_is_empty_or_unknown_is_said():

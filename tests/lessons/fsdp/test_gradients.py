@@ -180,3 +180,46 @@ def _spoilt(how: str) -> float:
 def test_a_gradient_that_is_missing_or_no_number_is_not_near(ranks):
     assert all(error == float("inf") for error in ranks.run(_spoilt, "missing").values())
     assert all(error != error for error in ranks.run(_spoilt, "nan").values())
+
+
+def _way(name: str) -> tuple[dict[str, int], float]:
+    from functools import partial
+
+    import torch
+
+    program = lessons.program("fsdp")
+    step = program.step_of
+    if name.startswith("two"):
+        whole = name.endswith("whole")
+        step = partial(program.two_micro_batches, one_sync=whole, stays_whole=whole)
+    build = {"hsdp": program.hsdp, "bfloat16": program.bfloat16, "checkpointed": program.checkpointed}
+    dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
+    model = build.get(name, program.units)(program.seeded(*SIZES))
+    for _ in range(2):
+        model.zero_grad()
+        step(model, *program.batch(40))
+    error = apart(model, program.one_process(*program.batch(40), *SIZES, dtype=dtype))
+    model.zero_grad()
+    return collectives(partial(step, model, *program.batch(40))), error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "gathers", "scatters", "most"),
+    [
+        ("two micro-batches", 14, 8, 1e-5),
+        ("two, stays whole", 10, 4, 1e-5),
+        ("checkpointed", 7, 4, 1e-5),
+        ("bfloat16", 7, 4, 0.03),  # 2 ** -8 is the precision of one number
+    ],
+)
+def test_each_way_to_train_has_the_gradient_of_one_process(some, name, gathers, scatters, most):
+    for counts, error in some.run(_way, name).values():
+        assert counts == {"gathers": gathers, "reduce-scatters": scatters, "all-reduces": 0} and error < most
+
+
+@pytest.mark.slow
+def test_hybrid_sharding_has_the_gradient_of_one_process():
+    with Ranks(4, device="cpu", backend="gloo", quiet=True, live=False) as four:
+        for counts, error in four.run(_way, "hsdp").values():
+            assert counts == {"gathers": 7, "reduce-scatters": 4, "all-reduces": 4} and error < 1e-5
