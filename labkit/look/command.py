@@ -70,6 +70,8 @@ def _joined(
             "--timeout and --stall are for ranks that labkit starts: under torchrun, the script's own"
             " init_process_group(timeout=...) decides"
         )
+    if given.verify:
+        raise ValueError("--verify is for ranks that labkit starts: run the script without torchrun")
     post = Post(launch)
     folder, token = joined.same_folder(launch, post, lambda: _folder(given.out, program.name))
     logs = folder / LOGS if _tool() else None
@@ -173,7 +175,7 @@ def _folder(out: Path | None, name: str) -> Path:
 
 def _run(given: argparse.Namespace, program: Program, options: Options, folder: Path) -> str:
     """Run the script; why it failed, or ''."""
-    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S}
+    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S, "verify": given.verify}
     more |= {"logs": folder / LOGS if _tool() else None}
     with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)

@@ -77,6 +77,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     for name, metavar, default, read, what in NUMBERS:
         said = what if default is None else f"{what} (default: {default})"
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
+    what = "compare every collective between ranks before it runs (gloo and shm; slower)"
+    parser.add_argument("--verify", action="store_true", help=what)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER

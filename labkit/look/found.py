@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
+from labkit.look import calls, replicas
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
 from labkit.records.reasons import Why, read_break
@@ -21,6 +22,7 @@ from labkit.views.forwards import take_forward
 
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
+HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
@@ -37,6 +39,7 @@ class Look:
         provenance: Of rank 0.
         notes: What a reader has to know about gaps.
         missing: Ranks that wrote nothing.
+        held: What ranks held after the last recorded step, `replicas`, and the `calls` of these steps.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Look:
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
+    held: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def unit(self) -> str:
@@ -173,7 +177,7 @@ class Look:
             if counts[name].nunique() > 1:
                 said = ", ".join(f"{value:g} on rank {rank}" for rank, value in counts[name].items())
                 return f"{name}: {said}"
-        return ""
+        return next(iter([*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]), "")
 
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
@@ -288,12 +292,16 @@ def together(reports: list[Report]) -> Look:
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
     every["guards"] = [one.tables["guards"] for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
+    held = {
+        part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)
+        for part, types in HELD.items()
+    }
     merged = merge(records)
     first = reports[0].provenance
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock")}
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
-    return Look(reports[0].title, merged, whole, shown, notes, missing)
+    return Look(reports[0].title, merged, whole, shown, notes, missing, held)
 
 
 def nothing(looked: Look | None, options: Options) -> str:

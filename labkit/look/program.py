@@ -22,6 +22,8 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
+from labkit.look import calls, replicas
+from labkit.look.found import HELD
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
 from labkit.records import Record, install
@@ -129,11 +131,28 @@ def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
 @contextlib.contextmanager
 def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     """Find and record steps in a block, and give what was recorded to `keep`: when it is complete, and at the end."""
-    steps = Steps(options, lambda: keep(steps))
+
+    def complete() -> None:
+        if steps.rec is not None and not steps.after:  # compared later it would be of a later step
+            steps.after = _held(steps)
+        keep(steps)
+
+    steps = Steps(options, complete)
     with contextlib.ExitStack() as last:
-        last.callback(lambda: keep(steps))  # also where the program fails, and with later recompiles
+        last.callback(complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         yield steps
+
+
+def _held(steps: Steps) -> dict[str, pd.DataFrame]:
+    """What this rank holds now, and which collectives it has called since the first recorded step."""
+    rank = here().rank
+    try:
+        return {"replicas": replicas.take(rank), "calls": calls.take(rank, steps.since_ns)}
+    except Exception as error:  # the script goes on
+        said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"
+        steps.note = "; ".join(filter(None, [steps.note, said]))
+        return {}
 
 
 def _leave_labkits_group() -> None:
@@ -240,6 +259,8 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         **rec.tables,
         **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
+        **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
+        **steps.after,
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
     facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}

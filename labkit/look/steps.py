@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 
 from labkit.records import Record, install, record
@@ -53,6 +54,8 @@ class Steps:
         calls: Number of compiled calls so far.
         rec: The record; None before the first recorded step.
         note: What kept it from recording, or from recording operators.
+        since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
+        after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
     """
 
     def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
@@ -61,6 +64,8 @@ class Steps:
         self.found = self.calls = 0
         self.rec: Record | None = None
         self.note = ""
+        self.since_ns = 0
+        self.after: dict[str, pd.DataFrame] = {}
         self._trains = self._inside = self._stepping = self.open = self._over = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
@@ -126,6 +131,7 @@ class Steps:
             self._mark.enter_context(mark())
 
     def _start(self) -> None:
+        self.since_ns = time.time_ns()
         for operators in (True, False):
             try:
                 self.rec = self._record.enter_context(record(operators=operators))

@@ -307,8 +307,12 @@ def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [entry for entry in noted if not entry["retired"] and number(entry) not in ended]
 
 
-def collectives() -> list[Collective] | None:
-    """Return the last collectives of this rank, oldest first; None over shared memory, which keeps no record."""
+def collectives(since_ns: int = 0) -> list[Collective] | None:
+    """Return the last collectives of this rank, oldest first; None over shared memory, which keeps no record.
+
+    Args:
+        since_ns: Leave out those that were called before this `time.time_ns()`.
+    """
     if recorded is not None:
         return list(recorded)
     distributed = sys.modules.get("torch.distributed")
@@ -316,6 +320,8 @@ def collectives() -> list[Collective] | None:
         return None
     found = []
     for entry in _record(stacks=True):
+        if entry.get("time_created_ns", since_ns) < since_ns:
+            continue
         at = next((f for f in entry.get("frames", ()) if _readers(f["filename"])), None)
         found.append(
             Collective(

@@ -1,0 +1,109 @@
+"""The collectives of the recorded steps, from torch's flight recorder: shapes, dtypes and groups, compared."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import torch.distributed as dist
+
+from labkit import torch_compat
+from labkit.ranks import introspect
+
+__all__ = ["TYPES", "compared", "differing", "take"]
+
+TYPES = {
+    "rank": "int64",
+    "group": "str",
+    "ranks": "str",
+    "number": "int64",
+    "op": "str",
+    "tensors": "str",
+    "place": "str",
+}
+# their tensors may differ between ranks: by the splits, or because only the root has some
+_OWN_SHAPES = ("all_to_all", "alltoall", "scatter", "gather", "barrier")
+
+
+def take(rank: int, since_ns: int) -> pd.DataFrame:
+    """Read this rank's collectives from torch's flight recorder, those of compiled graphs and of DDP included.
+
+    Source: torch/csrc/distributed/c10d/FlightRecorder.hpp. It keeps the last ones only, and none over shared memory.
+
+    Args:
+        rank: This process.
+        since_ns: The `time.time_ns()` when the first recorded step began.
+
+    Returns:
+        A row for each in their order: the group by name and by ranks, its number in the group, the operation, shapes
+        and dtypes of its tensors, and the line that called it. Messages between two ranks are left out.
+    """
+    known = introspect.collectives(since_ns) if dist.is_available() and dist.is_initialized() else None
+    members = {
+        str(group.group_name): ",".join(map(str, dist.get_process_group_ranks(group)))
+        for group in (torch_compat.process_groups() if known else ())
+    }
+    rows = [
+        (rank, call.group, members.get(call.group, ""), call.number, call.op, _tensors(call), call.place)
+        for call in known or ()
+        if not call.between_two
+    ]
+    return pd.DataFrame(rows, columns=list(TYPES)).astype(TYPES)
+
+
+def differing(table: pd.DataFrame) -> list[str]:
+    """Describe the first collective of each group that ranks called otherwise, and groups of one name with other ranks.
+
+    Args:
+        table: What all ranks took.
+    """
+    found = []
+    for name, rows in table.groupby("group", sort=False):
+        made = rows.groupby("ranks")["rank"].agg(lambda held: sorted(set(held)))
+        if _overlap(list(made.index)):
+            said = "; ".join(f"[{held}] on rank {_and(who)}" for held, who in made.items())
+            found.append(f"group {name} has other members: {said}")
+            continue
+        for _, same in rows.groupby("ranks", sort=False):
+            if first := _first(same):
+                found.append(f"{first} (group {name})" if name != "0" else first)
+    return found
+
+
+def compared(table: pd.DataFrame) -> str:
+    """Say in words how many collectives were compared; '' where the recorder had none of two ranks."""
+    both = table.groupby(["group", "ranks", "number"])["rank"].nunique()
+    count, groups = int((both > 1).sum()), both[both > 1].reset_index()["group"].nunique()
+    return f"operations, shapes and dtypes of {count} collectives in {groups} groups" if count else ""
+
+
+def _tensors(call: introspect.Collective) -> str:
+    if call.op.lstrip("_").startswith(_OWN_SHAPES):
+        return ""
+    return ", ".join(
+        f"{json.dumps(shape)} {dtype}" for shape, dtype in zip(call.shapes, call.dtypes, strict=False)
+    )
+
+
+def _first(rows: pd.DataFrame) -> str:
+    """The first number at which ranks of one group called different things, among those that several ranks have."""
+    for number, at in rows.groupby("number"):
+        said = at.set_index("rank")[["op", "tensors"]].agg(" ".join, axis=1).str.strip()
+        if said.nunique() > 1:
+            lines = at.set_index("rank")["place"]
+            each = "; ".join(
+                f"{what} on rank {rank}" + (f" at {lines[rank]}" if lines[rank] else "")
+                for rank, what in said.items()
+            )
+            return f"collective {number}: {each}"
+    return ""
+
+
+def _overlap(members: list[str]) -> bool:
+    """Whether a rank is in two of these lists, as when ranks give `new_group` other lists."""
+    named = [rank for held in members for rank in held.split(",") if held]
+    return len(set(named)) < len(named)
+
+
+def _and(ranks: list[int]) -> str:
+    return " and ".join(map(str, ranks))

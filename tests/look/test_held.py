@@ -1,0 +1,124 @@
+"""What ranks should have alike and do not, though they ran the same: parameters, buffers, tensors of collectives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from labkit import cli
+from labkit.look import calls, replicas
+from labkit.look.call import look
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SHARDED = "parameters that fully_shard did not shard"
+
+
+def train(steps: int) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, distribute_tensor
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch._dynamo.reset()
+    rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
+    torch.manual_seed(rank)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    fsdp = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    fully_shard(fsdp)
+    fsdp[1].late = nn.Parameter(torch.randn(4))
+    kept = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    for i, linear in enumerate(kept):
+        linear.weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
+        with torch.no_grad():
+            linear.weight.to_local().add_(rank * i)
+    model = torch.compile(ddp, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    group = dist.new_group([0, 1])
+    for _ in range(steps):
+        model(torch.randn(8, 4)).square().sum().backward()
+        dist.all_reduce(torch.ones(2, dtype=torch.float64 if rank else torch.int64), group=group)
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():  # after the last recorded step
+        ddp.module[0].weight += rank
+
+
+@pytest.fixture(scope="module")
+def found(ranks):
+    return look(ranks, train, 7)
+
+
+def test_what_should_be_alike_is_compared_after_the_last_recorded_step(found):
+    said = replicas.compared(found.held["replicas"])
+    assert said["parameters under DDP"] == "4 parameters under DDP are equal"
+    assert said[SHARDED].startswith(f"1 of 1 {SHARDED} differ: 1.late (nothing reduces their gradients")
+    assert said["replicated DTensors"].startswith("1 of 2 replicated DTensors differ: 1.weight")
+    assert said["buffers"].startswith("2 of 3 buffers differ: 1.running_mean, 1.running_var")
+    assert said[replicas.OTHER].startswith("2 plain parameters")  # the biases of the two layers
+    assert [line.split()[5] for line in replicas.wrong(found.held["replicas"])] == ["fully_shard", "differ:"]
+    differing = replicas.differing(found.held["replicas"]).set_index("name")
+    assert differing.loc["1.late", "norm, rank 0"] != differing.loc["1.late", "norm, rank 1"]
+
+
+def test_collectives_are_compared_by_what_they_carry(found):
+    said = calls.differing(found.held["calls"])
+    assert len(said) == 1 and "[2] int64 on rank 0" in said[0] and "[2] float64 on rank 1" in said[0]
+    assert "test_held.py" in said[0] and "(group " in said[0]
+    # in each of three steps two buckets of buffers and gradients of DDP, and the one by hand
+    carried = found.held["calls"].groupby("rank").size()
+    assert carried.nunique() == 1 and carried.iloc[0] >= 6
+    assert calls.compared(found.held["calls"]).endswith("in 2 groups")
+    assert "ranks differ" in found.text() and "float64" in found.text()
+
+
+def test_a_group_that_ranks_made_of_other_ranks_is_not_compared():
+    ranks, ops = ["0,3", "0,3", "1,2", "1,2"], ["all_reduce", "all_reduce", "broadcast", "broadcast"]
+    rows = [
+        (rank, "1", held, 1, op, "[2] float32", "")
+        for rank, held, op in zip((0, 3, 1, 2), ranks, ops, strict=True)
+    ]
+    apart = pd.DataFrame(rows, columns=list(calls.TYPES))
+    assert calls.differing(apart) == []
+    shared = apart.assign(ranks=["0,3", "0,3", "1,2", "0,2"])
+    assert calls.differing(shared)[0].startswith(
+        "group 1 has other members: [0,2] on rank 2; [0,3] on rank 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
+)
+def test_fingerprints_see_one_changed_element(dtype):
+    one = torch.zeros(3, 7).to(dtype)
+    other = one.clone()
+    other[2, 6] = 1
+    assert replicas.fingerprint(one) == replicas.fingerprint(one.clone()) != replicas.fingerprint(other)
+    assert replicas.fingerprint(torch.zeros(0, dtype=dtype))
+
+
+def test_verify_compares_before_it_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "uneven.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "shape = (2, 2) if dist.get_rank() else (4,)\n"
+        "dist.all_reduce(torch.ones(shape))\n"
+    )
+    assert cli.main(["look", "--verify", str(script)]) == 3
+    said = capsys.readouterr().err
+    assert "different collectives (different shape)" in said and "(2, 2) float32 at uneven.py:4" in said
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK"):
+        monkeypatch.setenv(name, "0")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert cli.main(["look", "--verify", str(script)]) == 2
+    assert "--verify is for ranks that labkit starts" in capsys.readouterr().err
