@@ -16,6 +16,7 @@ from labkit import places, report, torch_compat
 from labkit.records import reasons
 from labkit.records.compile_log import CompileLog, install
 from labkit.records.frame_builder import frames_of
+from labkit.records.groups import group_names
 from labkit.records.names import Names
 from labkit.records.record import Record, table
 from labkit.records.recorded_compiles import RecordedCompiles, match_compiles
@@ -157,7 +158,7 @@ def build_record(
     rank = _rank()
     origin = min((event.start for event in events), default=0)
     rows = {
-        "events": _events(events, shown, origin),
+        "events": _events(events, shown, group_names(events), origin),
         "segments": _segments(events, compiles, origin) if operators else [],
         "graphs": _graphs(compiles, stages),
         "breaks": _breaks(compiles),
@@ -182,7 +183,9 @@ def build_record(
     return Record(tables, origin, _label(), notes, frames, shared_clock())
 
 
-def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
+def _events(
+    events: Sequence[Event], shown: Sequence[tuple[str, str]], groups: Sequence[str], origin: int
+) -> list[dict[str, Any]]:
     return [
         {
             "forward": e.forward,
@@ -195,8 +198,9 @@ def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: i
             "compile_id": e.compile_id,
             "place": place,
             "shapes": e.shapes,
+            "group": group,
         }
-        for e, (name, place) in zip(events, shown, strict=True)
+        for e, (name, place), group in zip(events, shown, groups, strict=True)
     ]
 
 

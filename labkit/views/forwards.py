@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.records.executed import break_times
 from labkit.records.rank_difference import first_difference
 from labkit.records.record import Record, merge
 from labkit.trace.events import marked
@@ -236,9 +237,7 @@ def collectives(frame: pd.DataFrame) -> pd.DataFrame:
 def executed_breaks(
     events: pd.DataFrame, breaks: pd.DataFrame, ranks: Sequence[int]
 ) -> tuple[pd.DataFrame, list[Reason]]:
-    """Place every executed break on the time axis.
-
-    A region whose compile ended in a break executes it each time it runs, when its compiled part is done.
+    """Place every executed break on the time axis, and number the distinct ones.
 
     Args:
         events: of the forward.
@@ -248,29 +247,13 @@ def executed_breaks(
     Returns:
         A table with rank, at (ms) and number, and the distinct breaks in the order in which they happen.
     """
-    broken = breaks[breaks["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
-    runs = _runs(events)[["rank", "compile_id", "at"]]
-    keys = ["rank", "compile_id"]
-    # one row an execution, in this forward: `Record.counts` has the mean of all forwards, from the column `executed`
-    marks = runs.merge(broken[[*keys, "reason", "place"]], on=keys).sort_values("at", kind="stable")
+    marks = break_times(events, breaks)[["rank", "compile_id", "at", "reason", "place"]]
     marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
     reasons: list[Reason] = []
     for key, hits in marks.groupby("number"):
         executed = {rank: int((hits["rank"] == rank).sum()) for rank in ranks}
         reasons.append(Reason(int(key), hits["reason"].iloc[0], hits["place"].iloc[0], executed))
     return marks.reset_index(drop=True), [*reasons, *_given_up(breaks)]
-
-
-def _runs(events: pd.DataFrame) -> pd.DataFrame:
-    """Every run of a region with the time `at` (ms) when its compiled part was done."""
-    runs = events[events["kind"] == "region"].sort_values("start")
-    inside = events[events["kind"] == "compiled"][["rank", "compile_id", "start", "end"]]
-    inside = inside.rename(columns={"end": "at"}).sort_values("start")
-    if inside.empty:
-        return runs.assign(at=runs["start"])
-    runs = pd.merge_asof(runs, inside, on="start", by=["rank", "compile_id"], direction="forward")
-    # a region with nothing to compute before its break calls no kernel: its break is where it starts
-    return runs.assign(at=runs["at"].where(runs["at"] <= runs["end"], runs["start"]))
 
 
 def _given_up(table: pd.DataFrame) -> list[Reason]:
