@@ -99,9 +99,7 @@ def _merge(given: argparse.Namespace) -> int:
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
 
-def _page(
-    folder: Path, given: argparse.Namespace, failure: str, hurry: bool = False
-) -> found.Look | None:
+def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = False) -> found.Look | None:
     """Write the page and the trace of what the ranks have written to a folder, and say where they are.
 
     In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.

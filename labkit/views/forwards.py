@@ -21,6 +21,7 @@ __all__ = [
     "collectives",
     "merged_record",
     "take_forward",
+    "typical",
 ]
 
 COLUMNS = {
@@ -164,7 +165,7 @@ def take_forward(
     recorded = sorted(int(n) for n in set(segments["forward"]))
     unit = marked(events["name"])
     if number == "typical":
-        number = _typical(segments)
+        number = typical(segments)
     if number not in recorded:
         raise ValueError(f"{unit} {number} was not recorded: there are {', '.join(map(str, recorded))}")
     segments = segments[segments["forward"] == number]
@@ -222,7 +223,8 @@ def _during(segments: pd.DataFrame, transfers: pd.DataFrame) -> pd.DataFrame:
     return cut[cut["start"] < cut["end"]]
 
 
-def _typical(segments: pd.DataFrame) -> int:
+def typical(segments: pd.DataFrame) -> int:
+    """Return the number of the forward whose time on its slowest rank is the median of all."""
     spans = segments.groupby("forward").agg(start=("start_us", "min"), end=("end_us", "max"))
     took = (spans["end"] - spans["start"]).sort_values(kind="stable")
     return int(took.index[(len(took) - 1) // 2])
