@@ -12,7 +12,7 @@ from labkit.records import Record
 from labkit.trace.events import collective_op
 from labkit.views import style
 from labkit.views.forwards import Forward, take_forward, typical
-from labkit.views.strip import finding
+from labkit.views.strip import FOOTNOTE, finding
 
 __all__ = ["viewer"]
 
@@ -264,7 +264,8 @@ def viewer(record: Record, picture: str) -> str:
         for n, run in runs.items()
     )
     left = {f"{unit}s": len(every) - len(numbers), "ranks": len(runs[first].ranks) - len(ranks)}
-    note = " and ".join(f"{count} more {name}" for name, count in left.items() if count)
+    more = " and ".join(f"{count} more {name}" for name, count in left.items() if count)
+    note = FOOTNOTE + (f" Not in this figure: {more}." if more else "")
     seen = {kind for run in runs.values() for part in (run.segments, run.transfers) for kind in part["kind"]}
     key = {words: f"background:{colour}" for kind, (colour, words) in style.KINDS.items() if kind in seen}
     key |= (
@@ -276,7 +277,7 @@ def viewer(record: Record, picture: str) -> str:
         f"<div class='row'><select aria-label='{unit}'>{''.join(options)}</select>{CONTROLS}</div>"
         f"<div class='row key'>{''.join(swatches)}</div>"
         f"<canvas tabindex='0' role='img' aria-label='what each rank ran in a {unit}'></canvas>"
-        f"<div class='detail' aria-live='polite'></div>{f'<p class=quiet>Not in this figure: {note}.</p>' * bool(note)}"
+        f"<div class='detail' aria-live='polite'></div><p class='quiet'>{note}</p>"
         f"<script type='application/json'>{body}</script><script>{SCRIPT}</script></section>"
         f"<noscript>{picture}</noscript>"
     )
@@ -301,7 +302,7 @@ def _step(
         ]
         for row in calls.itertuples()
     }
-    rows = pd.concat([run.segments, run.transfers])
+    rows = pd.concat([run.segments, run.transfers], ignore_index=True)
     rows = rows[rows["rank"].isin(ranks)].assign(length=rows["end"] - rows["start"])
     rows = rows.assign(minor=~rows["kind"].isin(["collective", "compile"]))
     rows = rows.sort_values(["minor", "length"], ascending=[True, False], kind="stable")
@@ -322,7 +323,9 @@ def _step(
     said = [finding(run) + "."]
     said += ["The first difference between ranks is outlined."] * bool(run.difference)
     numbered = [
-        f"{reason.number}: {reason.place}: {reason.reason}" for reason in run.reasons if reason.number
+        f"Graph break {reason.number}: {reason.reason}, {reason.place}"
+        for reason in run.reasons
+        if reason.number
     ]
     said += numbered[:REASONS] + [f"and {len(numbered) - REASONS} other breaks"] * (len(numbered) > REASONS)
     if len(kept) < len(rows):

@@ -1,4 +1,7 @@
-"""Trains six steps with a graph break, collectives in and outside of compiled code, and a group of each rank's own."""
+"""Trains six steps with a graph break, collectives in and outside of compiled code, and a group of each rank's own.
+
+The fifth step has a longer batch, and compiles again.
+"""
 
 import torch
 import torch.distributed as dist
@@ -24,8 +27,8 @@ def main():
     torch.manual_seed(0)
     blocks = [torch.compile(Block(pair), backend="eager") for _ in range(2)]
     optimizer = torch.optim.SGD([p for block in blocks for p in block.parameters()], lr=0.1)
-    for _ in range(6):
-        x = torch.ones(4, 8)
+    for turn in range(6):
+        x = torch.ones(7 if turn == 4 else 4, 8)
         for block in blocks:
             x = block(x)
             if rank == 0:  # in a group of its own: no other rank has a part in it
