@@ -67,6 +67,7 @@ function show(a, b) {  // a window within the step, at least 1 µs long
   const length = Math.min(Math.max(b - a, 0.001), step.duration)
   from = Math.min(Math.max(a, 0), step.duration - length)
   to = from + length
+  canvas.ariaLabel = 'what each rank ran between ' + from.toPrecision(6) + ' and ' + to.toPrecision(6) + ' ms'
   draw()
 }
 const zoom = (factor, at = chosen ? Math.min(Math.max((chosen.start + chosen.end) / 2, from), to) : (from + to) / 2) =>
@@ -183,7 +184,7 @@ function search(turn = 0) {
   draw()
 }
 
-find('.search').addEventListener('input', () => { search(); draw() })
+find('.search').addEventListener('input', () => { chosen = null; search(); draw() })
 find('.search').addEventListener('keydown', event => {
   if (event.key === 'Enter') { event.preventDefault(); search(event.shiftKey ? -1 : 1) }
 })
@@ -276,7 +277,7 @@ def viewer(record: Record, picture: str) -> str:
         f"<style>{STYLE}</style><section class='viewer' hidden><p class='said'></p>"
         f"<div class='row'><select aria-label='{unit}'>{''.join(options)}</select>{CONTROLS}</div>"
         f"<div class='row key'>{''.join(swatches)}</div>"
-        f"<canvas tabindex='0' role='img' aria-label='what each rank ran in a {unit}'></canvas>"
+        f"<canvas tabindex='0' role='img'></canvas>"
         f"<div class='detail' aria-live='polite'></div><p class='quiet'>{note}</p>"
         f"<script type='application/json'>{body}</script><script>{SCRIPT}</script></section>"
         f"<noscript>{picture}</noscript>"
