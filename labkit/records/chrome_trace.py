@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.records.executed import break_times
+from labkit.records.rank_difference import break_times
 from labkit.trace.events import collective_op, point_to_point
 
 __all__ = ["chrome_trace"]

@@ -171,7 +171,7 @@ class Record:
         """Count what ran, one row for each rank: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
         These are counts by execution, per forward: `breaks` sums the column `executed` of `rec.breaks`, and the strip
-        counts the same runs in its one forward (`labkit.records.executed`). Several forwards that
+        counts the same runs in its one forward (`labkit.records.rank_difference.break_times`). Several forwards that
         differ give their mean, and a message between two ranks is no collective. `breaks` counts every run of a
         region whose compile ended in a break. One break in a function that was inlined breaks its caller as well: of
         four disabled collectives in a block, let two be in a norm's `forward` and two in the block's own. The block's

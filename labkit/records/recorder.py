@@ -16,7 +16,6 @@ from labkit import places, report, torch_compat
 from labkit.records import reasons
 from labkit.records.compile_log import CompileLog, install
 from labkit.records.frame_builder import frames_of
-from labkit.records.groups import group_names
 from labkit.records.names import Names
 from labkit.records.record import Record, table
 from labkit.records.recorded_compiles import RecordedCompiles, match_compiles
@@ -158,7 +157,7 @@ def build_record(
     rank = _rank()
     origin = min((event.start for event in events), default=0)
     rows = {
-        "events": _events(events, shown, group_names(events), origin),
+        "events": _events(events, shown, origin),
         "segments": _segments(events, compiles, origin) if operators else [],
         "graphs": _graphs(compiles, stages),
         "breaks": _breaks(compiles),
@@ -183,9 +182,8 @@ def build_record(
     return Record(tables, origin, _label(), notes, frames, shared_clock())
 
 
-def _events(
-    events: Sequence[Event], shown: Sequence[tuple[str, str]], groups: Sequence[str], origin: int
-) -> list[dict[str, Any]]:
+def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
+    group_of = torch_compat.groups_by_time()
     return [
         {
             "forward": e.forward,
@@ -198,9 +196,9 @@ def _events(
             "compile_id": e.compile_id,
             "place": place,
             "shapes": e.shapes,
-            "group": group,
+            "group": group_of(e.start, e.end) if e.kind == "collective" else "",
         }
-        for e, (name, place), group in zip(events, shown, groups, strict=True)
+        for e, (name, place) in zip(events, shown, strict=True)
     ]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.records.executed import break_times
-from labkit.records.rank_difference import first_difference
+from labkit.records.rank_difference import break_times, first_difference
 from labkit.records.record import Record, merge
 from labkit.trace.events import marked
 from labkit.views.tables import need, table_of

@@ -216,12 +216,14 @@ def test_the_page_is_bounded_and_says_what_it_leaves_out(looked, monkeypatch):
     monkeypatch.setattr(viewer, "ITEMS", 20)
     body = viewer.viewer(looked.record, "")
     data = shown(body)
-    assert "Not in this figure: 1 more steps and 1 more ranks." in body
+    assert "Not in this figure: 1 more step and 1 more rank." in body
     assert (len(data["steps"]), data["ranks"]) == (2, [0])
     for step in data["steps"]:
         kinds = Counter(item[1] for item in step["items"])
         assert sum(kinds.values()) == 20 and kinds[-1] == 2, "breaks stay"
-        assert re.search(r"Left out: \d+ of \d+ bars, the shortest, with \d+\.\d% of the time", step["said"])
+        assert re.search(
+            r"Left out: \d+ of \d+ bars and breaks, the shortest, with \d+\.\d% of the time", step["said"]
+        )
 
 
 def test_a_name_of_the_program_cannot_end_the_script():
