@@ -112,9 +112,8 @@ def groups_by_time() -> Callable[[int, int], str]:
         A function of two times in ns of `time.monotonic_ns()`. It returns the group's name and members, such as
         '3: 0, 1', or '' where the group is not known.
     """
-    dist = sys.modules.get("torch.distributed")
-    up = dist is not None and dist.is_available() and dist.is_initialized()
-    groups = process_groups() if up else []
+    dist: Any = sys.modules.get("torch.distributed")
+    groups = process_groups() if dist and dist.is_available() and dist.is_initialized() else []
     named = {
         group.group_name: f"{group.group_name}: {', '.join(map(str, dist.get_process_group_ranks(group)))}"
         for group in groups
