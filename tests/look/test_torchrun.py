@@ -132,7 +132,9 @@ def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path:
     assert (about["rank"], about["world_size"], about["launched"]) == (1, 2, "torchrun")
     assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events if event["ph"] == "s"} and "trace: t.json" in said, said
+    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1} and "trace: t.json" in said, (
+        said
+    )
     status, said = torchrun(tmp_path, "--against", "base.json", *words)
     assert status == 0 and "gate passed" in said and (tmp_path / "look-mine").is_dir(), said
 
