@@ -43,6 +43,7 @@ def look(given: argparse.Namespace) -> int:
         ValueError: For a request that cannot be met, and where the script had no step to record.
     """
     launch = launched()
+    given.trace = given.trace and given.trace.absolute()  # a script may go to another folder
     if given.merge:
         return _merge(given)
     program = _program(given)
@@ -50,6 +51,7 @@ def look(given: argparse.Namespace) -> int:
     options = Options(given.skip, given.steps, given.step)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
+    _free(given.trace)
     folder = _folder(given.out, program.name)
     failure = _run(given, program, options, folder)
     return _finish(given, folder, failure, options, baseline)
@@ -73,9 +75,14 @@ def _joined(
     if given.verify:
         raise ValueError("--verify is for ranks that labkit starts: run the script without torchrun")
     post = Post(launch)
-    folder, token = joined.same_folder(launch, post, lambda: _folder(given.out, program.name))
+
+    def choose() -> Path:
+        _free(given.trace)
+        return _folder(given.out, program.name)
+
+    folder, token = joined.same_folder(launch, post, choose)
     logs = folder / LOGS if _tool() else None
-    page = functools.partial(_page, folder, given.step, "torchrun ended the script", hurry=True)
+    page = functools.partial(_page, folder, given, "torchrun ended the script", hurry=True)
     status = joined.run(launch, post, program, options, folder, token, logs, page)
     if launch.rank:
         return status
@@ -88,23 +95,25 @@ def _merge(given: argparse.Namespace) -> int:
     if given.script or given.module is not None:
         raise ValueError("give a script to run, or --merge and folders of a run that is over")
     baseline = gate.load(given.against) if given.against else None
+    _free(given.trace)
     folder = _folder(given.out, "merge") if given.out else given.merge[0]
     found.gather(given.merge, folder)
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
 
-def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.Look | None:
-    """Write the page of what the ranks have written to a folder, and say where it is.
+def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = False) -> found.Look | None:
+    """Write the page and the trace of what the ranks have written to a folder, and say where they are.
 
     In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.
     """
     looked = found.read(folder)
     if looked is not None and looked.steps:
         traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
-        body = page.html(looked, failure, step, traces)
+        body = page.html(looked, failure, given.step, traces)
         index = files.replace(folder / "index.html", body.encode())
-        below = index.is_relative_to(Path.cwd())
-        print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
+        print(f"\n{looked.text()}\n\npage: {_below(index)}", flush=True)
+        if given.trace:
+            print(f"trace: {_below(looked.record.save_trace(given.trace))}", flush=True)
     return looked
 
 
@@ -116,7 +125,7 @@ def _finish(
     baseline: dict[str, Any] | None,
     hurry: bool = False,
 ) -> int:
-    looked = _page(folder, given.step, failure, hurry)
+    looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
@@ -152,6 +161,19 @@ def _program(given: argparse.Namespace) -> Program:
         raise ValueError(f"there is no module {target}, neither here nor among the installed ones")
     backend = "" if given.backend == "auto" else given.backend
     return Program(target, given.module is not None, tuple(arguments), backend)
+
+
+def _below(path: Path) -> Path:
+    """A path as short as one would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _free(trace: Path | None) -> None:
+    """Refuse a file for the trace that is there already, or whose folder is not."""
+    if trace and trace.exists():
+        raise ValueError(f"--trace {trace} is there already: nothing is overwritten")
+    if trace and not trace.parent.is_dir():
+        raise ValueError(f"--trace {trace}: there is no folder {trace.parent}")
 
 
 def _folder(out: Path | None, name: str) -> Path:

@@ -22,6 +22,7 @@ FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
     ("save", "FILE", "save the counts as a baseline"),
     ("against", "FILE", "compare the counts with a baseline: exit status 1 where one rose"),
+    ("trace", "FILE", "write one trace of all ranks, for Perfetto and chrome://tracing"),
 )
 
 

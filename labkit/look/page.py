@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.look.found import Look
+from labkit.look.viewer import viewer
 from labkit.views import strip, strip_text
 
 __all__ = ["document", "html", "picture", "table"]
@@ -78,7 +79,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
-        picture(strip(looked.record, "typical"), strip_text(looked.record, "typical")),
+        viewer(looked.record, picture(strip(looked.record, "typical"), strip_text(looked.record, "typical"))),
         *_breaks(looked),
         *_ranks(looked),
         "<h2>Recompiles, in the whole run</h2>",

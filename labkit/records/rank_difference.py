@@ -1,4 +1,4 @@
-"""The first difference between ranks, in the regions, breaks and collectives that they ran."""
+"""What ranks ran: when each graph break was executed, and the first difference between ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 
 from labkit.trace.events import collective_op, point_to_point
 
-__all__ = ["Difference", "Step", "first_difference"]
+__all__ = ["Difference", "Step", "break_times", "first_difference"]
 
 
 @dataclass(frozen=True)
@@ -101,3 +101,34 @@ def _steps(
                 steps.append(Step("collective", op + shapes, e["start_us"], e["end_us"], e["place"], sign))
         found[int(forward)] = steps
     return found
+
+
+def break_times(events: pd.DataFrame, breaks: pd.DataFrame) -> pd.DataFrame:
+    """Place every executed break on the time axis.
+
+    A region whose compile ended in a break executes it each time it runs, when its compiled part is done.
+
+    Args:
+        events: A record's events, or those of one forward, with their times as `start` and `end` in any unit.
+        breaks: Of the record.
+
+    Returns:
+        One row an execution, in the order of time: the columns of its region's event, `at` in the unit of the events,
+        reason and place. `Record.counts` has their mean per forward, from the column `executed`.
+    """
+    keys = ["rank", "compile_id"]
+    broken = breaks[breaks["kind"] == "break"].drop_duplicates(keys)
+    runs = _runs(events).drop(columns="place", errors="ignore")
+    return runs.merge(broken[[*keys, "reason", "place"]], on=keys).sort_values("at", kind="stable")
+
+
+def _runs(events: pd.DataFrame) -> pd.DataFrame:
+    """Every run of a region with the time `at` when its compiled part was done."""
+    runs = events[events["kind"] == "region"].sort_values("start")
+    inside = events[events["kind"] == "compiled"][["rank", "compile_id", "start", "end"]]
+    inside = inside.rename(columns={"end": "at"}).sort_values("start")
+    if inside.empty:
+        return runs.assign(at=runs["start"])
+    runs = pd.merge_asof(runs, inside, on="start", by=["rank", "compile_id"], direction="forward")
+    # a region with nothing to compute before its break calls no kernel: its break is where it starts
+    return runs.assign(at=runs["at"].where(runs["at"] <= runs["end"], runs["start"]))

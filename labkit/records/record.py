@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import html
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from labkit import files
+from labkit.records.chrome_trace import chrome_trace
 from labkit.records.frame import Frames, merge_frames
 from labkit.records.rank_difference import Difference, first_difference
 from labkit.trace.events import marked, point_to_point
@@ -96,7 +101,10 @@ class Record:
 
     @property
     def events(self) -> pd.DataFrame:
-        """What ran, one row for each range: kind, name, thread, depth on that thread, compile_id, place where known."""
+        """What ran, one row for each range: kind, name, thread, depth on that thread, compile_id, place where known.
+
+        `group` is the name and the members of a collective's process group ('3: 0, 1'), where these are known.
+        """
         return self.tables["events"]
 
     @property
@@ -163,7 +171,7 @@ class Record:
         """Count what ran, one row for each rank: regions, breaks, at_collective, collectives, lookups, graph_runs.
 
         These are counts by execution, per forward: `breaks` sums the column `executed` of `rec.breaks`, and the strip
-        counts the same runs in its one forward (`labkit.views.forwards.executed_breaks`). Several forwards that
+        counts the same runs in its one forward (`labkit.records.rank_difference.break_times`). Several forwards that
         differ give their mean, and a message between two ranks is no collective. `breaks` counts every run of a
         region whose compile ended in a break. One break in a function that was inlined breaks its caller as well: of
         four disabled collectives in a block, let two be in a norm's `forward` and two in the block's own. The block's
@@ -239,6 +247,28 @@ class Record:
         """
         events = self.events if ranks is None else self.events[self.events["rank"].isin(list(ranks))]
         return first_difference(events, self.graphs, self.breaks)
+
+    def save_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write what ran as one trace in Chrome's JSON format: https://ui.perfetto.dev and chrome://tracing open it.
+
+        Each rank is a process. Arrows connect the same collective across ranks.
+
+        Args:
+            path: Of the file. What was there is replaced.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: While the record is open.
+            Unsaved: If the file cannot be written.
+        """
+        one_clock = bool(self.clock) or len(self.ranks) < 2
+        trace = chrome_trace(self.tables, self.label, tuple(self.notes), one_clock)
+        try:
+            return files.replace(path, json.dumps(trace, separators=(",", ":"), allow_nan=False).encode())
+        except OSError as error:
+            raise files.Unsaved(f"cannot write {path}: {error.strerror or error}") from error
 
     # --- shown ---
 
@@ -347,7 +377,7 @@ TABLES: dict[str, dict[str, str]] = {
     "events": {
         "rank": "int64", "forward": "int64", "kind": "str", "name": "str", "start_us": "float64",
         "end_us": "float64", "thread": "str", "depth": "int64", "compile_id": "str", "place": "str",
-        "shapes": "str",
+        "shapes": "str", "group": "str",
     },
     "segments": {
         "rank": "int64", "forward": "int64", "kind": "str", "start_us": "float64", "end_us": "float64",

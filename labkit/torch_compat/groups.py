@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -98,6 +100,37 @@ def flight_record(stacks: bool = True) -> list[dict[str, Any]]:
             key = tuple(entry.get(part) for part in ("time_created_ns", "pg_id", "profiling_name"))
             found.setdefault(key, entry)
     return sorted(found.values(), key=lambda entry: entry.get("time_created_ns", 0))
+
+
+def groups_by_time() -> Callable[[int, int], str]:
+    """Return a function that names the process group whose collective was called between two times.
+
+    The profiler does not say the group of a collective; the flight recorder does, of the last calls (256 on ranks of
+    labkit), and of none over a backend in Python. Where the program has one group, it is that one.
+
+    Returns:
+        A function of two times in ns of `time.monotonic_ns()`. It returns the group's name and members, such as
+        '3: 0, 1', or '' where the group is not known.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    groups = process_groups() if dist and dist.is_available() and dist.is_initialized() else []
+    named = {
+        group.group_name: f"{group.group_name}: {', '.join(map(str, dist.get_process_group_ranks(group)))}"
+        for group in groups
+    }
+    if len(named) < 2:
+        return lambda start, end: next(iter(named.values()), "")
+    epoch = time.time_ns() - time.monotonic_ns()
+    noted = [
+        (entry["time_created_ns"] - epoch, named.get(entry["process_group"][0], ""))
+        for entry in flight_record(stacks=False)
+    ]
+
+    def group_of(start: int, end: int) -> str:
+        first = bisect.bisect_left(noted, (start, ""))
+        return noted[first][1] if first < len(noted) and noted[first][0] <= end else ""
+
+    return group_of
 
 
 def not_in_flight_record(backend: str) -> None:

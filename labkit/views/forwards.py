@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.records.rank_difference import first_difference
+from labkit.records.rank_difference import break_times, first_difference
 from labkit.records.record import Record, merge
 from labkit.trace.events import marked
 from labkit.views.tables import need, table_of
@@ -20,6 +20,7 @@ __all__ = [
     "collectives",
     "merged_record",
     "take_forward",
+    "typical",
 ]
 
 COLUMNS = {
@@ -163,7 +164,7 @@ def take_forward(
     recorded = sorted(int(n) for n in set(segments["forward"]))
     unit = marked(events["name"])
     if number == "typical":
-        number = _typical(segments)
+        number = typical(segments)
     if number not in recorded:
         raise ValueError(f"{unit} {number} was not recorded: there are {', '.join(map(str, recorded))}")
     segments = segments[segments["forward"] == number]
@@ -221,7 +222,8 @@ def _during(segments: pd.DataFrame, transfers: pd.DataFrame) -> pd.DataFrame:
     return cut[cut["start"] < cut["end"]]
 
 
-def _typical(segments: pd.DataFrame) -> int:
+def typical(segments: pd.DataFrame) -> int:
+    """Return the number of the forward whose time on its slowest rank is the median of all."""
     spans = segments.groupby("forward").agg(start=("start_us", "min"), end=("end_us", "max"))
     took = (spans["end"] - spans["start"]).sort_values(kind="stable")
     return int(took.index[(len(took) - 1) // 2])
@@ -236,9 +238,7 @@ def collectives(frame: pd.DataFrame) -> pd.DataFrame:
 def executed_breaks(
     events: pd.DataFrame, breaks: pd.DataFrame, ranks: Sequence[int]
 ) -> tuple[pd.DataFrame, list[Reason]]:
-    """Place every executed break on the time axis.
-
-    A region whose compile ended in a break executes it each time it runs, when its compiled part is done.
+    """Place every executed break on the time axis, and number the distinct ones.
 
     Args:
         events: of the forward.
@@ -248,29 +248,13 @@ def executed_breaks(
     Returns:
         A table with rank, at (ms) and number, and the distinct breaks in the order in which they happen.
     """
-    broken = breaks[breaks["kind"] == "break"].drop_duplicates(["rank", "compile_id"])
-    runs = _runs(events)[["rank", "compile_id", "at"]]
-    keys = ["rank", "compile_id"]
-    # one row an execution, in this forward: `Record.counts` has the mean of all forwards, from the column `executed`
-    marks = runs.merge(broken[[*keys, "reason", "place"]], on=keys).sort_values("at", kind="stable")
+    marks = break_times(events, breaks)[["rank", "compile_id", "at", "reason", "place"]]
     marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
     reasons: list[Reason] = []
     for key, hits in marks.groupby("number"):
         executed = {rank: int((hits["rank"] == rank).sum()) for rank in ranks}
         reasons.append(Reason(int(key), hits["reason"].iloc[0], hits["place"].iloc[0], executed))
     return marks.reset_index(drop=True), [*reasons, *_given_up(breaks)]
-
-
-def _runs(events: pd.DataFrame) -> pd.DataFrame:
-    """Every run of a region with the time `at` (ms) when its compiled part was done."""
-    runs = events[events["kind"] == "region"].sort_values("start")
-    inside = events[events["kind"] == "compiled"][["rank", "compile_id", "start", "end"]]
-    inside = inside.rename(columns={"end": "at"}).sort_values("start")
-    if inside.empty:
-        return runs.assign(at=runs["start"])
-    runs = pd.merge_asof(runs, inside, on="start", by=["rank", "compile_id"], direction="forward")
-    # a region with nothing to compute before its break calls no kernel: its break is where it starts
-    return runs.assign(at=runs["at"].where(runs["at"] <= runs["end"], runs["start"]))
 
 
 def _given_up(table: pd.DataFrame) -> list[Reason]:

@@ -49,11 +49,17 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")  # not longer: an open browser would disturb what later tests time
-def driver(server):
+def browser():
+    need_browser()
     driver = chromium()
     known = psutil.Process(driver.service.process.pid)
     yield driver
     end(known, driver.quit)
+
+
+@pytest.fixture(scope="module")
+def driver(server, browser):
+    return browser
 
 
 @pytest.fixture

@@ -62,6 +62,8 @@ def left(text: str) -> list[int]:
         (["--against", "none.json", "SCRIPT"], "cannot read none.json"),
         (["--against", "SCRIPT", "SCRIPT"], "is no baseline"),
         (["--out", ".", "SCRIPT"], "is there already and not empty"),
+        (["--trace", "something", "SCRIPT"], "something is there already: nothing is overwritten"),
+        (["--trace", "nowhere/t.json", "SCRIPT"], "there is no folder"),
         (["--steps", "0", "SCRIPT"], "argument --steps: must be a whole number from 1"),
         (["-n", "0", "SCRIPT"], "argument -n: must be a whole number from 1"),
         (["--backend", "mpi", "SCRIPT"], "argument --backend: invalid choice"),
@@ -74,6 +76,7 @@ def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, 
     assert cli.main(["look", *(script if word == "SCRIPT" else word for word in words)]) == 2
     found = capsys.readouterr()
     assert found.err.startswith("labkit: ") and sentence in found.err and "Traceback" not in found.err
+    assert [path.name for path in tmp_path.iterdir()] == ["something"], "refused before anything begins"
 
 
 @pytest.mark.slow

@@ -126,11 +126,15 @@ def test_an_environment_that_was_tampered_with_is_named(
 def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text((SCRIPTS / "trouble.py").read_text())
     words = ("--step", "step", "--steps", "2", "-m", "mine", "none")
-    status, said = torchrun(tmp_path, "--out", "page", "--save", "base.json", *words)
+    status, said = torchrun(tmp_path, "--out", "page", "--save", "base.json", "--trace", "t.json", *words)
     assert status == 0 and "mine: 2 steps recorded  [gloo · cpu]" in said, said
     about = of_rank(tmp_path / "page", 1)["provenance"]
     assert (about["rank"], about["world_size"], about["launched"]) == (1, 2, "torchrun")
     assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1} and "trace: t.json" in said, (
+        said
+    )
     status, said = torchrun(tmp_path, "--against", "base.json", *words)
     assert status == 0 and "gate passed" in said and (tmp_path / "look-mine").is_dir(), said
 
@@ -142,6 +146,7 @@ def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path:
         (["-n", "3", "train.py", "none"], "torchrun started 2 ranks, and 3 were asked for"),
         (["--stall", "5", "train.py", "none"], "the script's own init_process_group(timeout=...) decides"),
         (["--out", ".", "train.py", "none"], "is there already and not empty"),
+        (["--trace", "train.py", "train.py", "none"], "train.py is there already: nothing is overwritten"),
     ],
 )
 def test_a_request_that_cannot_be_met_ends_every_process(
