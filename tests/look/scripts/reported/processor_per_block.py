@@ -28,7 +28,7 @@ class Block(nn.Module):
         self.attn, self.mlp, self.index = Attention(width), nn.Linear(width, width), index
 
     def forward(self, x, t):
-        scale = 1.0 + 0.01
+        scale = 1.0 + 0.01 * self.index
         x = x + self.attn(x) * scale
         return x + torch.relu(self.mlp(x)) * t
 

@@ -36,7 +36,7 @@ def main():
     torch.manual_seed(rank)
     model = torch.compile(DDP(Encoder()))
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(4):
+    for step in range(12):
         lengths = torch.randint(1, 50, (4,))
         if rank == 1 and step == 7:
             lengths.zero_()  # four empty recordings in the corpus
