@@ -29,7 +29,7 @@ def main():
     for block in model:
         fully_shard(block)
     fully_shard(model)
-    model.compile()
+    model.compile(backend="eager")
     opt = torch.optim.AdamW(model.parameters(), lr=3e-3)
     torch.manual_seed(1 + rank)
     held = [torch.randn(8, 32) for _ in range(2)]

@@ -24,7 +24,7 @@ def main():
     for layer in model.model.layers:
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
-    model = torch.compile(model)
+    model = torch.compile(model, backend="eager")
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(dist.get_rank())
     for step in range(6):

@@ -52,7 +52,7 @@ def main():
     net = Net()
     for layer in net.layers:
         for expert in layer.experts:
-            expert.compile(dynamic=True)
+            expert.compile(dynamic=True, backend="eager")
         fully_shard(layer)
     fully_shard(net)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)

@@ -38,7 +38,7 @@ def main():
     torch.manual_seed(0)
     blocks = nn.ModuleList(Block(32, i) for i in range(12))
     for block in blocks:
-        block.compile(dynamic=False)
+        block.compile(dynamic=False, backend="eager")
         fully_shard(block)
     opt = torch.optim.AdamW(blocks.parameters(), lr=1e-3)
     for step in range(6):

@@ -43,7 +43,7 @@ def main():
     torch.manual_seed(0)
     model = Policy()
     for layer in model.layers:
-        layer.compile()
+        layer.compile(backend="eager")
         fully_shard(layer)
     fully_shard(model)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 dist.init_process_group("gloo")
 model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
 for block in model:
-    block.compile()
+    block.compile(backend="eager")
     fully_shard(block)
 fully_shard(model)
 opt = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 dist.init_process_group("gloo")
-model = torch.compile(DDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))))
+model = torch.compile(DDP(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))), backend="eager")
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(6):
     model(torch.randn(4, 8)).sum().backward()

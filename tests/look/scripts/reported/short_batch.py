@@ -42,7 +42,7 @@ def main():
     loader = DataLoader(data, batch_size=2, sampler=sampler, drop_last=False)
     model = Model()
     for block in model.blocks:
-        block.compile()
+        block.compile(backend="eager")
         fully_shard(block)
     fully_shard(model)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)

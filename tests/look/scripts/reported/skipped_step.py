@@ -34,7 +34,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    model = torch.compile(DDP(Encoder()))
+    model = torch.compile(DDP(Encoder()), backend="eager")
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(12):
         lengths = torch.randint(1, 50, (4,))

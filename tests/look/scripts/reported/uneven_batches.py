@@ -23,7 +23,7 @@ def main():
     documents = [64, 64, 96, 64, 64, 80, 64, 64, 64]
     loader = DataLoader(Shards(documents, rank, world), batch_size=4, drop_last=True)
     net = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64))
-    model = torch.compile(DDP(net))
+    model = torch.compile(DDP(net), backend="eager")
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(2):
         total = torch.zeros(1)

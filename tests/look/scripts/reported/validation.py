@@ -20,7 +20,7 @@ def main():
         nn.Flatten(),
         nn.Linear(8, 4),
     )
-    model = torch.compile(DDP(net))
+    model = torch.compile(DDP(net), backend="eager")
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.manual_seed(dist.get_rank())
     for epoch in range(3):
