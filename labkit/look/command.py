@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import os
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, page
+from labkit.look import found, gate, joined, journal, page
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -75,7 +74,10 @@ def _joined(
     post = Post(launch)
     folder, token = joined.same_folder(launch, post, lambda: _folder(given.out, program.name))
     logs = folder / LOGS if _tool() else None
-    page = functools.partial(_page, folder, given.step, "torchrun ended the script", hurry=True)
+
+    def page() -> None:
+        _page(folder, given.step, _why("torchrun ended the script", folder), hurry=True)
+
     status = joined.run(launch, post, program, options, folder, token, logs, page)
     if launch.rank:
         return status
@@ -108,6 +110,12 @@ def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.L
     return looked
 
 
+def _why(failure: str, folder: Path) -> str:
+    """Why the script failed, with what ranks were compiling meanwhile; '' if it did not fail."""
+    head, *rest = failure.splitlines() or [""]
+    return "\n".join([head, *journal.under_way(folder), *rest]) if failure else ""
+
+
 def _finish(
     given: argparse.Namespace,
     folder: Path,
@@ -116,6 +124,7 @@ def _finish(
     baseline: dict[str, Any] | None,
     hurry: bool = False,
 ) -> int:
+    failure = _why(failure, folder)
     looked = _page(folder, given.step, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)

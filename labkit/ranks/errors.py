@@ -38,6 +38,7 @@ class Outcome:
         waits: The collective or store wait that it stands in, or ''.
         collectives: Its last collectives; None if it said nothing about them.
         members: The exceptions of an exception group.
+        compiling: Whether it stands in a compile.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class Outcome:
     waits: str = ""
     collectives: list[Collective] | None = None
     members: list[Outcome] = field(default_factory=list)
+    compiling: bool = False
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Outcome:
@@ -111,7 +113,9 @@ class Outcome:
         if self.kind == "unfinished":
             if not self.frames:
                 return f"{who} was {self.message}."
-            doing = f"was waiting in {self.waits}" if self.waits else "was"
+            doing = (
+                f"was waiting in {self.waits}" if self.waits else "was compiling" if self.compiling else "was"
+            )
             return f"{who} {doing} here:\n{stack(self.frames)}"
         return f"{who} raised {self._raised()}"
 

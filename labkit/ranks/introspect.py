@@ -82,11 +82,13 @@ class Snapshot:
         frames: Its stack, outermost frame first: (place, source line, whether it is library code).
         waits: What it waits in, or ''.
         collectives: Its last collectives; None if nothing records them.
+        compiling: Whether Dynamo is at work.
     """
 
     frames: list[tuple[str, str, bool]]
     waits: str
     collectives: list[Collective] | None
+    compiling: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,8 @@ class Inspector:
         self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
         time.sleep(MOMENT_S)
         stack, turn = self._stack()
-        return Snapshot(_described(stack), self._activity(stack, turn).waits, collectives())
+        now = self._activity(stack, turn)
+        return Snapshot(_described(stack), now.waits, collectives(), now.compiling)
 
     def _waits(
         self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool

@@ -32,8 +32,7 @@ class Case:
 
 
 DDPS_OWN = ["Avoid calling the function", "_inside_ddp_forward", "set_runtime_stats_and_log"]
-CASES = [
-]
+CASES = []
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,9 @@ def test_report(case: Case, tmp_path):
     assert ran.returncode == case.status, ran.stdout + ran.stderr
     text = ran.stdout + ran.stderr
     assert "Traceback (most recent call last)" not in re.sub(r"\[rank \d\].*", "", text)
-    page = html.unescape(re.sub("<[^>]+>", "", (tmp_path / "page" / "index.html").read_text(encoding="utf-8")))
+    page = html.unescape(
+        re.sub("<[^>]+>", "", (tmp_path / "page" / "index.html").read_text(encoding="utf-8"))
+    )
     for said in case.said:
         assert re.search(said, text), f"{said!r} is not in\n{text}"
     for said in [*case.said, *case.page] if case.status == DONE else case.page:
