@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, journal, page
+from labkit.look import found, gate, joined, journal, page, stops
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -101,19 +101,25 @@ def _page(folder: Path, step: str, failure: str, hurry: bool = False) -> found.L
     In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.
     """
     looked = found.read(folder)
-    if looked is not None and looked.steps:
-        traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
-        body = page.html(looked, failure, step, traces)
-        index = files.replace(folder / "index.html", body.encode())
-        below = index.is_relative_to(Path.cwd())
-        print(f"\n{looked.text()}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
+    early = looked is None or not looked.steps
+    if early and not failure:
+        return looked
+    traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
+    if looked is None or early:
+        name = looked.name if looked is not None else folder.name
+        said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
+    else:
+        said, body = looked.text(), page.html(looked, failure, step, traces)
+    index = files.replace(folder / "index.html", body.encode())
+    below = index.is_relative_to(Path.cwd())
+    print(f"\n{said}\n\npage: {index.relative_to(Path.cwd()) if below else index}", flush=True)
     return looked
 
 
 def _why(failure: str, folder: Path) -> str:
     """Why the script failed, with what ranks were compiling meanwhile; '' if it did not fail."""
     head, *rest = failure.splitlines() or [""]
-    return "\n".join([head, *journal.under_way(folder), *rest]) if failure else ""
+    return "\n".join([head, *journal.ended(journal.read(folder), failure), *rest]) if failure else ""
 
 
 def _finish(

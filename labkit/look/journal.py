@@ -15,7 +15,7 @@ from labkit.records import begun
 from labkit.records.compile_log import Compile, install
 from labkit.records.names import Names
 
-__all__ = ["complete", "keep", "read", "under_way"]
+__all__ = ["complete", "ended", "keep", "read"]
 
 
 def keep(folder: Path, rank: int, send: Callable[[str], None] | None = None) -> None:
@@ -60,13 +60,25 @@ def read(folder: Path) -> dict[int, list[Compile]]:
     return dict(sorted(found.items()))
 
 
-def under_way(folder: Path) -> list[str]:
-    """Say which ranks were compiling when they ended, and what: a line for ranks that compiled the same."""
-    names, ranks = Names(), {}  # type: Names, dict[str, list[int]]
-    for rank, compiles in read(folder).items():
-        if open_ := [compile_ for compile_ in compiles if not compile_.finished]:
-            ranks.setdefault(begun.described(open_[-1], names), []).append(rank)
-    return [f"{name_all(those)} was compiling {what}" for what, those in ranks.items()]
+def ended(ranks: dict[int, list[Compile]], failure: str) -> list[str]:
+    """Say which ranks ended in a compile, by its error or before its end: a line for ranks that did the same.
+
+    Args:
+        ranks: What `read` returns.
+        failure: The error of the run, which names the exceptions that ranks raised; under torchrun it does not.
+    """
+    names, same = Names(), {}  # type: Names, dict[str, list[int]]
+    for rank, compiles in ranks.items():
+        last = next((compile_ for compile_ in reversed(compiles) if not compile_.finished), None)
+        named = bool(compiles) and (compiles[-1].error in failure or " raised " not in failure)
+        if last is None and named and compiles[-1].failed:
+            last = compiles[-1]
+        if last is not None:
+            file, line = last.failed_at
+            at = f", at {names.place(file, line, '')}" if line else ""
+            did = f"{'failed while' if last.finished else 'was'} compiling {begun.described(last, names)}{at}"
+            same.setdefault(did, []).append(rank)
+    return [f"{name_all(those)} {did}" for did, those in same.items()]
 
 
 def complete(whole: dict[str, pd.DataFrame], folder: Path) -> dict[str, pd.DataFrame]:

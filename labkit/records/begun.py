@@ -14,9 +14,10 @@ from labkit.records.guard_words import words
 from labkit.records.names import Names
 from labkit.records.recorder import build_record
 
-__all__ = ["described", "facts", "of_facts", "tables"]
+__all__ = ["again", "described", "facts", "of_facts", "tables"]
 
-MOST_TEXT = 4000  # characters of a text that are kept
+MOST_TEXT = 2000  # characters of a text that are kept
+MOST_GUARDS = 8  # failed guards that are kept, one of each code that was there already; newest first
 KEPT: dict[str, type] = {
     **{"id": str, "epoch": int, "started": float, "finished": bool, "has_code": bool},
     **{"co_name": str, "filename": str, "line": int, "ops": int, "collectives": int, "pieces": int},
@@ -39,7 +40,7 @@ def facts(compile_: Compile) -> dict[str, Any]:
     """
     said = {name: getattr(compile_, name) for name in KEPT}
     said |= {name: said[name][:MOST_TEXT] for name in ("break_text", "failure")}
-    said["reasons"] = [reason[:MOST_TEXT] for reason in said["reasons"][:1]]
+    said["reasons"] = [reason[:MOST_TEXT] for reason in said["reasons"][:MOST_GUARDS]]
     return {name: value for name, value in said.items() if value not in (None, "", 0, [], ("", 0))}
 
 
@@ -75,8 +76,14 @@ def described(compile_: Compile, names: Names) -> str:
     'step again: x == 3 (train.py:7)'
     """
     name, _ = names.function(compile_.co_name, compile_.filename, compile_.line)
-    guard = words(reasons.recompile(compile_.reasons, "", names).reason) if compile_.reasons else ""
+    guard = again(compile_, names)
     return f"{name}{f' again: {guard}' if guard else ''} ({places.place(compile_.filename, compile_.line)})"
+
+
+def again(compile_: Compile, names: Names) -> str:
+    """Say in words which guards failed; '' for the first compile of a function."""
+    each = (words(reasons.recompile([reason], "", names).reason) for reason in compile_.reasons)
+    return "; ".join(dict.fromkeys(each))
 
 
 def tables(compiles: Sequence[Compile], rank: int) -> dict[str, pd.DataFrame]:

@@ -66,6 +66,7 @@ class Compile:
     pieces: int = 0  # what DDPOptimizer cut the graph into for the backend; 0: it did not
     break_text: str = ""
     failure: str = ""
+    error: str = ""  # the type of the exception that ended it
     failed_at: tuple[str, int] = (
         "",
         0,
@@ -94,7 +95,13 @@ class Compile:
     def skipped(self) -> bool:
         """Whether the frame was given up for good because of a break, and runs eagerly."""
         given_up = bool(self.break_text) or "recompile limit" in self.failure
-        return self.finished and not self.has_code and given_up
+        return self.finished and not self.has_code and given_up and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether Dynamo or the backend raised an error, and the frame was not given up instead."""
+        quiet = self.error in ("", "SkipFrame", "Unsupported") or "recompile limit" in self.failure
+        return self.finished and not self.has_code and not quiet
 
     def joined(self, *names: str) -> str:
         """Return the text of some stages, one after the other."""
@@ -233,6 +240,7 @@ class CompileLog(logging.Handler):
         compile_.seconds = metrics.get("entire_frame_compile_time_s")
         compile_.backend_s = metrics.get("backend_compile_time_s")
         compile_.failure = str(metrics.get("fail_reason") or "")
+        compile_.error = str(metrics.get("fail_type") or "")
         compile_.failed_at = (
             metrics.get("fail_user_frame_filename") or "",
             metrics.get("fail_user_frame_lineno") or 0,
