@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import os
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, page
+from labkit.look import found, gate, joined, journal, page, stops
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -82,7 +81,10 @@ def _joined(
 
     folder, token = joined.same_folder(launch, post, choose)
     logs = folder / LOGS if _tool() else None
-    page = functools.partial(_page, folder, given, "torchrun ended the script", hurry=True)
+
+    def page() -> None:
+        _page(folder, given, _why("torchrun ended the script", folder), hurry=True)
+
     status = joined.run(launch, post, program, options, folder, token, logs, page)
     if launch.rank:
         return status
@@ -107,14 +109,26 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
     In a hurry, tlparse is left out: torchrun ends a rank 30 s after another one has failed.
     """
     looked = found.read(folder)
-    if looked is not None and looked.steps:
-        traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
-        body = page.html(looked, failure, given.step, traces)
-        index = files.replace(folder / "index.html", body.encode())
-        print(f"\n{looked.text()}\n\npage: {_below(index)}", flush=True)
-        if given.trace:
-            print(f"trace: {_below(looked.record.save_trace(given.trace))}", flush=True)
+    early = looked is None or not looked.steps
+    if early and not failure:
+        return looked
+    traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
+    if looked is None or early:
+        name = looked.name if looked is not None else folder.name
+        said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
+    else:
+        said, body = looked.text(), page.html(looked, failure, given.step, traces)
+    index = files.replace(folder / "index.html", body.encode())
+    print(f"\n{said}\n\npage: {_below(index)}", flush=True)
+    if given.trace and looked is not None and not early:
+        print(f"trace: {_below(looked.record.save_trace(given.trace))}", flush=True)
     return looked
+
+
+def _why(failure: str, folder: Path) -> str:
+    """Why the script failed, with what ranks were compiling meanwhile; '' if it did not fail."""
+    head, *rest = failure.splitlines() or [""]
+    return "\n".join([head, *journal.ended(journal.read(folder), failure), *rest]) if failure else ""
 
 
 def _finish(
@@ -125,6 +139,7 @@ def _finish(
     baseline: dict[str, Any] | None,
     hurry: bool = False,
 ) -> int:
+    failure = _why(failure, folder)
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)

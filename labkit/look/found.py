@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, replicas
+from labkit.look import calls, journal, replicas
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
 from labkit.records.reasons import Why, read_break
@@ -195,7 +195,7 @@ class Look:
             theirs = table[table["rank"] == rank].set_index("compile_id")
             for compile_id in [i for i in mine.index if i in theirs.index]:
                 a, b = mine.loc[compile_id], theirs.loc[compile_id]
-                if a["name"] == b["name"] and a[text] != b[text]:
+                if a["name"] == b["name"] and a[text] != b[text] and a[text] and b[text]:
                     compared = diff(a[text], b[text], stage, (f"rank {first}", f"rank {rank}"))
                     if not compared.same:
                         found.append((f"{compile_id} {a['name']}", compared))
@@ -234,7 +234,11 @@ def read(folder: Path) -> Look | None:
         ValueError: A file is no record of a rank, or the ranks are of different runs.
     """
     paths = sorted(folder.glob("rank-*.json"))
-    return together([_of_rank(path) for path in paths]) if paths else None
+    if not paths:
+        return None
+    looked = together([_of_rank(path) for path in paths])
+    looked.whole = journal.complete(looked.whole, folder)
+    return looked
 
 
 def gather(folders: Sequence[Path], into: Path) -> None:
@@ -260,7 +264,8 @@ def gather(folders: Sequence[Path], into: Path) -> None:
             newest[about["rank"]] = max(newest.get(about["rank"], found), found)
     if len(runs) > 1:
         raise ValueError(f"these are ranks of different runs: {', '.join(map(str, runs.values()))}")
-    for _, path in newest.values():
+    begun = [path.with_name(f"compiles-{rank}.jsonl") for rank, (_, path) in newest.items()]
+    for path in [*(path for _, path in newest.values()), *filter(Path.is_file, begun)]:
         if path.parent.resolve() != into.resolve():
             files.replace(into / path.name, path.read_bytes())
 

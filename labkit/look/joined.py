@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import secrets
 import signal
@@ -12,13 +13,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from labkit import files
+from labkit.look import journal
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
 from labkit.look.program import Program
@@ -106,6 +108,12 @@ def run(
         log_to(str(logs / f"rank-{launch.rank}.log"), str(logs))
     running.let_groups_end()
     running.force_backend(backend)
+    lines = itertools.count()
+
+    def send(line: str) -> None:
+        post.leave(f"compiles-{launch.rank}/{next(lines)}", line)
+
+    journal.keep(folder, launch.rank, send if launch.machines > 1 else None)
     lock, me = threading.Lock(), os.getpid()
     seen: list[Steps] = []
 
@@ -164,6 +172,15 @@ def collect(launch: Launch, post: Post, folder: Path, wait: float) -> None:
         body = None if rank == launch.rank else post.take(f"rank-{rank}")
         if body is not None:
             files.replace(folder / f"rank-{rank}.json", body.encode())
+        if not (path := folder / f"compiles-{rank}.jsonl").exists():  # on another machine
+            path.write_text("\n".join(_lines(post, rank)), "utf-8")
+
+
+def _lines(post: Post, rank: int) -> Iterator[str]:
+    number = 0
+    while (line := post.take(f"compiles-{rank}/{number}")) is not None:
+        yield line
+        number += 1
 
 
 def _label(backend: str, cuda: bool, launch: Launch) -> str:

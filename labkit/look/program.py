@@ -22,7 +22,7 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
-from labkit.look import calls, replicas
+from labkit.look import calls, journal, replicas
 from labkit.look.found import HELD
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
@@ -77,7 +77,8 @@ def run(program: Program, options: Options, folder: str) -> None:
     Args:
         program: The script.
         options: Which steps to record.
-        folder: Where `rank-N.json` goes, as soon as the steps were recorded and again when the script ends.
+        folder: Where `rank-N.json` goes, as soon as the steps were recorded and again when the script ends, and
+            `compiles-N.jsonl`, which grows with each compile.
 
     Raises:
         SystemExit: If the script exits with another status than 0.
@@ -87,6 +88,7 @@ def run(program: Program, options: Options, folder: str) -> None:
     _leave_labkits_group()
     let_groups_end()
     force_backend(program.backend)
+    journal.keep(Path(folder), rank)
 
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork

@@ -10,7 +10,7 @@ import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from labkit.ranks import wire
@@ -18,6 +18,8 @@ from labkit.ranks.introspect import HIDDEN, SHOWN, Collective, is_library, place
 
 MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
+LOOP = 64  # collectives that a loop goes round in
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
 _PEER_GONE = ("closed by peer", "connection reset", "broken pipe", "connection closed", "is gone")
@@ -38,6 +40,7 @@ class Outcome:
         waits: The collective or store wait that it stands in, or ''.
         collectives: Its last collectives; None if it said nothing about them.
         members: The exceptions of an exception group.
+        compiling: Whether it stands in a compile.
     """
 
     rank: int
@@ -50,6 +53,7 @@ class Outcome:
     waits: str = ""
     collectives: list[Collective] | None = None
     members: list[Outcome] = field(default_factory=list)
+    compiling: bool = False
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Outcome:
@@ -111,7 +115,9 @@ class Outcome:
         if self.kind == "unfinished":
             if not self.frames:
                 return f"{who} was {self.message}."
-            doing = f"was waiting in {self.waits}" if self.waits else "was"
+            doing = (
+                f"was waiting in {self.waits}" if self.waits else "was compiling" if self.compiling else "was"
+            )
             return f"{who} {doing} here:\n{stack(self.frames)}"
         return f"{who} raised {self._raised()}"
 
@@ -158,8 +164,38 @@ def paragraphs(outcomes: Sequence[Outcome], describe: Callable[..., str] = Outco
     """
     alike: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
-        alike.setdefault(describe(outcome, "it"), []).append(outcome)
-    return [describe(same[0], name_all([o.rank for o in same])) for text, same in alike.items() if text]
+        alike.setdefault(describe(_without_numbers(outcome), "it"), []).append(outcome)
+    return [
+        "\n".join(
+            [
+                describe(same[0], name_all([o.rank for o in same])),
+                *(_unlike(same) if describe is Outcome.describe else []),
+            ]
+        )
+        for text, same in alike.items()
+        if text
+    ]
+
+
+def _without_numbers(outcome: Outcome) -> Outcome:
+    """The same outcome, alike for errors that differ only in the numbers of their text."""
+    return replace(outcome, message=_NUMBER.sub("#", outcome.message)) if outcome.kind == "error" else outcome
+
+
+def _unlike(same: Sequence[Outcome]) -> list[str]:
+    """What the first error does not say of the other ranks: their first line with other numbers."""
+    first, ranks = same[0].message.splitlines(), {}  # type: list[str], dict[str, list[int]]
+    for outcome in same[1:]:
+        other = [mine for mine, line in zip(outcome.message.splitlines(), first, strict=True) if mine != line]
+        if other:
+            more = len(other) - 1
+            said = (
+                f"{other[0]} ({more} more line{'s' * (more > 1)} differ{'s' * (more == 1)})"
+                if more
+                else other[0]
+            )
+            ranks.setdefault(said, []).append(outcome.rank)
+    return [f"on {name_all(those)}: {said}" for said, those in ranks.items()]
 
 
 def name_all(ranks: Sequence[int]) -> str:
@@ -378,12 +414,15 @@ class Difference:
         group: Name of the process group.
         calls: What each rank called; None for a rank that never called it.
         only_lines: Whether they differ only in the line that calls it.
+        repeats: Whether a rank never called it, and the calls before it are those of a loop: then only the counts
+            differ here, and the rank may have left out any earlier one.
     """
 
     number: int
     group: str
     calls: dict[int, Collective | None]
     only_lines: bool = False
+    repeats: bool = False
 
     def said(self) -> dict[int, str]:
         """Return in words what each rank called."""
@@ -401,7 +440,10 @@ class Difference:
     def __str__(self) -> str:
         width = max(len(str(rank)) for rank in self.calls)
         head = "Called from different lines since" if self.only_lines else "First difference, at"
-        lines = (f"    rank {rank:<{width}}  {what}" for rank, what in self.said().items())
+        lines = [f"    rank {rank:<{width}}  {what}" for rank, what in self.said().items()]
+        lines += (
+            ["    the calls repeat: the one that was left out may be any earlier one"] if self.repeats else []
+        )
         return "\n".join([f"{head} collective {self.number}{self._of}:", *lines])
 
 
@@ -411,18 +453,33 @@ def differences(outcomes: Sequence[Outcome]) -> list[Difference]:
     if len(recorded) < 2:
         return []
     shared = {o.rank: [c for c in o.collectives or () if not c.between_two] for o in recorded}
-    calls = {rank: {(c.group, c.number): c for c in found} for rank, found in shared.items()}
-    groups = {c.group: None for found in shared.values() for c in found}
+    # ranks may have made groups of one name with other members
+    calls = {rank: {((c.group, c.ranks), c.number): c for c in found} for rank, found in shared.items()}
+    groups = {(c.group, c.ranks): None for found in shared.values() for c in found}
     lines: list[Difference] = []
     for group in groups:
         inside = {rank for rank, known in calls.items() if any(g == group for g, _ in known)}
-        ranks = sorted(calls if group == "0" else inside)  # every rank is in the first group
+        name, members = group
+        ranks = sorted(
+            calls if name == "0" else inside.union(members) & set(calls)
+        )  # every rank is in the first one
         numbers = [[n for g, n in calls[rank] if g == group] for rank in ranks]
         oldest = max((min(ns) for ns in numbers if ns), default=0)  # older ones have left some rank's record
         for number in range(oldest, max(itertools.chain(*numbers), default=-1) + 1):
             here = {rank: calls[rank].get((group, number)) for rank in ranks}
             if len({c and c.signature for c in here.values()}) > 1:
-                return [Difference(number, group, here), *lines]
+                caller = next(rank for rank, call in here.items() if call)  # all called the same before
+                before = [calls[caller].get((group, n)) for n in range(oldest, number)]
+                repeats = None in here.values() and _loops(before)
+                return [Difference(number, name, here, repeats=repeats), *lines]
             if not lines and len({c and c.place for c in here.values()}) > 1:
-                lines = [Difference(number, group, here, only_lines=True)]
+                lines = [Difference(number, name, here, only_lines=True)]
     return lines
+
+
+def _loops(calls: Sequence[Collective | None]) -> bool:
+    """Whether the last of these calls are those before them, from the same lines."""
+    known = [call and (call.signature, call.place) for call in calls]
+    return any(
+        known[-length:] == known[-2 * length : -length] for length in range(1, min(LOOP, len(known) // 2) + 1)
+    )

@@ -36,6 +36,7 @@ HIDDEN = tuple(
 _HERE = os.path.join(os.path.dirname(__file__), "")
 _SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
+_C10D = f"{_DISTRIBUTED}distributed_c10d.py"
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
 
@@ -52,6 +53,9 @@ class Collective:
         place: The reader's line that called it.
         ended: Whether it has ended.
         between_two: Whether it is a message, in which only two ranks of the group take part.
+        ranks: The members of the group; empty where they are not known.
+        called: The function of `torch.distributed` that was called, where it has another name: gloo sends an
+            all-reduce for `reduce_scatter_tensor`.
     """
 
     group: str
@@ -62,6 +66,8 @@ class Collective:
     place: str
     ended: bool
     between_two: bool = False
+    ranks: tuple[int, ...] = ()
+    called: str = ""
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -71,7 +77,7 @@ class Collective:
     def describe(self) -> str:
         """Return such as `all_reduce (2, 3) float32 at In [5]:3`."""
         tensors = [f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)]
-        return " ".join([self.op, *tensors]) + (f" at {self.place}" if self.place else "")
+        return " ".join([self.called or self.op, *tensors]) + (f" at {self.place}" if self.place else "")
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,13 @@ class Snapshot:
         frames: Its stack, outermost frame first: (place, source line, whether it is library code).
         waits: What it waits in, or ''.
         collectives: Its last collectives; None if nothing records them.
+        compiling: Whether Dynamo is at work.
     """
 
     frames: list[tuple[str, str, bool]]
     waits: str
     collectives: list[Collective] | None
+    compiling: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,8 @@ class Inspector:
         numbers = noted[-1]["record_id"] if noted else 0, len(pending)
         if recorded:
             turn = recorded[-1].number
-        waits = self._waits(stack[0].code if stack else None, pending, used, compiling)
+        asked = next((s.code.co_name for s in stack if _asks(s.code.co_filename, s.code.co_name)), "")
+        waits = self._waits(stack[0].code if stack else None, pending, used, compiling, asked)
         return Activity((moves, turn, numbers), waits, _place(readers) if readers else "", compiling)
 
     def _stack(self) -> tuple[list[Step], int]:
@@ -220,10 +229,11 @@ class Inspector:
         self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
         time.sleep(MOMENT_S)
         stack, turn = self._stack()
-        return Snapshot(_described(stack), self._activity(stack, turn).waits, collectives())
+        now = self._activity(stack, turn)
+        return Snapshot(_described(stack), now.waits, collectives(), now.compiling)
 
     def _waits(
-        self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool
+        self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool, asked: str
     ) -> str:
         if code is None:
             return ""
@@ -238,7 +248,7 @@ class Inspector:
         if code is _STORE_WAIT:
             return "a store"
         if pending and not self._sleeps():
-            return _name(pending[0]["profiling_name"])
+            return asked or _name(pending[0]["profiling_name"])
         if _DISTRIBUTED in code.co_filename and not compiling:  # else it stands in for the collective
             return code.co_name
         return ""
@@ -318,7 +328,7 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or hasattr(distributed.group.WORLD, "where"):
         return None
-    found = []
+    found, members = [], _members()
     for entry in _record(stacks=True):
         if entry.get("time_created_ns", since_ns) < since_ns:
             continue
@@ -333,6 +343,8 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
                 place(at["filename"], at["line"], at["name"]) if at else "",
                 bool(entry["retired"]),
                 bool(entry["is_p2p"]),
+                members.get(entry["process_group"][0], ()),
+                next((f["name"] for f in entry.get("frames", ()) if _asks(f["filename"], f["name"])), ""),
             )
         )
     return found
@@ -340,6 +352,22 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
 
 def _readers(filename: str) -> bool:
     return filename not in HIDDEN and not is_library(filename)
+
+
+def _members() -> dict[str, tuple[int, ...]]:
+    """The ranks of this process' groups, by name."""
+    from labkit.torch_compat import process_groups
+
+    ranks = sys.modules["torch.distributed"].get_process_group_ranks
+    try:
+        return {str(group.group_name): tuple(ranks(group)) for group in process_groups()}
+    except (KeyError, RuntimeError, ValueError):  # a group is being made or destroyed
+        return {}
+
+
+def _asks(filename: str, name: str) -> bool:
+    """Whether a frame is a function of `torch.distributed` that a program calls."""
+    return filename.endswith(_C10D) and hasattr(sys.modules["torch.distributed"], name)
 
 
 def _name(profiling_name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ READ = 1 << 16
 
 
 class Printer:
-    """Prints one stream of one rank line by line, each after `[rank N] `.
+    """Prints one stream of one rank line by line, each after `[rank N] ` in place of torch's own `[rankN]:`.
 
     A carriage return starts the line again (progress bars). Bytes that are not UTF-8 appear as U+FFFD.
 
@@ -27,6 +28,7 @@ class Printer:
 
     def __init__(self, fd: int, rank: int, error: bool):
         self.fd, self.label, self.error = fd, f"[rank {rank}] ", error
+        self._torchs = re.compile(rf"\[rank{rank}\]: ?")  # torch's own label of a log line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self._over = False  # the last thing printed ended in \r, so the next piece overwrites it
@@ -64,7 +66,9 @@ class Printer:
             self._stream().write(out)
 
     def _line(self, line: str) -> str:
-        return self.label + line.rsplit("\r", 1)[-1]
+        line = line.rsplit("\r", 1)[-1]
+        torchs = self._torchs.match(line)
+        return self.label + line[torchs.end() if torchs else 0 :]
 
     def finish(self) -> None:
         """Print what is left of an unfinished line; half a character appears as U+FFFD."""

@@ -163,6 +163,7 @@ class Member:
             message=silent,
             frames=self.snapshot.frames,
             waits=self.snapshot.waits,
+            compiling=self.snapshot.compiling,
         )
 
     @property

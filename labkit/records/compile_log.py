@@ -66,6 +66,11 @@ class Compile:
     pieces: int = 0  # what DDPOptimizer cut the graph into for the backend; 0: it did not
     break_text: str = ""
     failure: str = ""
+    error: str = ""  # the type of the exception that ended it
+    failed_at: tuple[str, int] = (
+        "",
+        0,
+    )  # the file and line where Dynamo failed; a backend's failure has none
     reasons: list[str] = field(default_factory=list)  # failed guards, newest cached code first
     seconds: float | None = None
     backend_s: float | None = None
@@ -90,7 +95,13 @@ class Compile:
     def skipped(self) -> bool:
         """Whether the frame was given up for good because of a break, and runs eagerly."""
         given_up = bool(self.break_text) or "recompile limit" in self.failure
-        return self.finished and not self.has_code and given_up
+        return self.finished and not self.has_code and given_up and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether Dynamo or the backend raised an error, and the frame was not given up instead."""
+        quiet = self.error in ("", "SkipFrame", "Unsupported") or "recompile limit" in self.failure
+        return self.finished and not self.has_code and not quiet
 
     def joined(self, *names: str) -> str:
         """Return the text of some stages, one after the other."""
@@ -105,6 +116,7 @@ class CompileLog(logging.Handler):
         self.compiles: OrderedDict[tuple[int, str], Compile] = OrderedDict()
         self.epoch = 0
         self.keep_stages = False
+        self.listeners: list[Callable[[Compile], None]] = []  # called when a compile begins and when it ends
         self.error = ""  # the last thing this could not read, for a record's notes
         self._text = 0
         self._last_frame = -1
@@ -138,6 +150,8 @@ class CompileLog(logging.Handler):
             compile_.begun = True
             frame = (said["dynamo_start"].get("stack") or [{}])[-1]
             compile_.co_name, compile_.line = frame.get("name", ""), frame.get("line", 0)
+            compile_.filename = torch_compat.traced_file(frame.get("filename", -1))
+            self._tell(compile_)
         elif "dynamo_output_graph" in said:
             self._graph(compile_, text or "")
         elif artifact == "dynamo_graph_break_reason":
@@ -155,11 +169,16 @@ class CompileLog(logging.Handler):
             compile_.pieces += said["optimize_ddp_split_child"]["name"].startswith("submod_")
         elif "compilation_metrics" in said:
             self._finish(compile_, said["compilation_metrics"])
+            self._tell(compile_)
         elif "bwd_compilation_metrics" in said:
             duration = said["bwd_compilation_metrics"].get("duration_us")
             compile_.backward_s = duration / 1e6 if duration else None
         elif self.keep_stages and (stage := next((s for key, s in _STAGES.items() if key in said), None)):
             self._stage(compile_, stage, text or "", said.get("attempt") or 0)
+
+    def _tell(self, compile_: Compile) -> None:
+        for listener in self.listeners:
+            listener(compile_)
 
     def _begin(self, name: str, said: dict[str, Any], at: float) -> None:
         known = self.compiles.get((self.epoch, name))
@@ -215,12 +234,17 @@ class CompileLog(logging.Handler):
         compile_.finished = True
         compile_.has_code = bool(metrics.get("has_guarded_code"))
         compile_.co_name = metrics.get("co_name") or compile_.co_name
-        compile_.filename = metrics.get("co_filename") or ""
+        compile_.filename = metrics.get("co_filename") or compile_.filename
         compile_.line = metrics.get("co_firstlineno") or compile_.line
         compile_.ops = metrics.get("graph_op_count") or 0
         compile_.seconds = metrics.get("entire_frame_compile_time_s")
         compile_.backend_s = metrics.get("backend_compile_time_s")
         compile_.failure = str(metrics.get("fail_reason") or "")
+        compile_.error = str(metrics.get("fail_type") or "")
+        compile_.failed_at = (
+            metrics.get("fail_user_frame_filename") or "",
+            metrics.get("fail_user_frame_lineno") or 0,
+        )
 
     def _kept(self, length: int) -> None:
         self._text += length

@@ -262,7 +262,8 @@ def _breaks(compiles: RecordedCompiles) -> list[dict[str, Any]]:
 def _recompiles(compiles: RecordedCompiles, names: Names) -> list[dict[str, Any]]:
     rows = []
     for i, k in compiles.known.items():
-        if k.during and k.compile.reasons and k.compile.has_code:
+        made = k.compile.has_code or not k.compile.finished
+        if k.during and k.compile.reasons and made:
             why = reasons.recompile(k.compile.reasons, k.place, names)
             rows.append(
                 {"compile_id": i, "name": k.name, "reason": why.reason, "place": why.place, "text": why.text}

@@ -69,6 +69,7 @@ from labkit.torch_compat.recording import (
     quiet_profiler,
     sees_every_region,
     trace_logger,
+    traced_file,
 )
 from labkit.torch_compat.streams import (
     control_deps,

@@ -20,6 +20,12 @@ def trace_logger() -> logging.Logger:
     return logging.getLogger("torch.__trace")
 
 
+def traced_file(number: int) -> str:
+    """Return the path of the file that torch's structured trace writes as a number; '' for an unknown one."""
+    known = list(require("torch._logging.structured.INTERN_TABLE").items())
+    return next((path for path, given in known if given == number), "")
+
+
 def log_to(path: str, traces: str) -> None:
     """Write torch's logs to a file as well, and its structured trace to a new file in a folder.
 

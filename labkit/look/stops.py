@@ -1,0 +1,110 @@
+"""The page of a script that failed before its first recorded step: what was compiled until then, and what failed."""
+
+from __future__ import annotations
+
+import html as escaping
+from pathlib import Path
+
+import pandas as pd
+
+from labkit import places
+from labkit.look import journal, page
+from labkit.look.found import Look
+from labkit.ranks.errors import name_all
+from labkit.records import begun
+from labkit.records.compile_log import Compile
+from labkit.records.names import Names
+
+__all__ = ["html", "text"]
+
+TITLE = "failed before its first recorded step"
+ELSEWHERE = (
+    "No compile had failed and none was under way: the error came from code that ran, not from compiling it."
+)
+
+
+def text(name: str, folder: Path) -> str:
+    """Say in plain text what was compiled until the script failed.
+
+    Args:
+        name: Of the program.
+        folder: Where the ranks wrote.
+    """
+    made = _compiled(folder)
+    return "\n".join(
+        [f"{name}: {TITLE}", "", made.to_string(index=False) if len(made) else "nothing was compiled"]
+    )
+
+
+def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: str = "") -> str:
+    """Return the page.
+
+    Args:
+        name: Of the program.
+        folder: Where the ranks wrote.
+        looked: What ranks that ended by themselves wrote, without a step.
+        failure: Why the script failed.
+        tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
+    """
+    ranks = journal.read(folder)
+    breaks = [begun.tables(compiles, rank)["breaks"] for rank, compiles in ranks.items()]
+    table = (
+        pd.concat(breaks)[["name", "kind", "reason", "place"]].drop_duplicates() if breaks else pd.DataFrame()
+    )
+    ended = journal.ended(ranks, failure)
+    parts = [
+        f"<h1>{_e(name)}</h1><p class='bad'><b>The script {TITLE}.</b></p>",
+        *(f"<p class='bad'>{_e(line)}</p>" for line in ended),
+        f"<pre>{_e(failure)}</pre>",
+        "" if ended else f"<p>{ELSEWHERE}</p>",
+        "<h2>What was compiled until then</h2>",
+        page.table(_compiled(folder), "In order, functions of torch included."),
+        "<h2>Breaks</h2>",
+        page.table(table, "In the whole run; where nothing was recorded, executions are not counted."),
+        "<h2>Guards</h2>",
+        *(
+            _guards(looked.whole["guards"])
+            if looked
+            else ["<p>No rank ended by itself, so none wrote them.</p>"]
+        ),
+        f"<p><a href='{_e(tlparse)}'>What every rank compiled, by tlparse</a></p>"
+        if tlparse.endswith(".html")
+        else "",
+    ]
+    return page.document(f"{name}: labkit look", parts)
+
+
+def _compiled(folder: Path) -> pd.DataFrame:
+    """A row for each compile, with the ranks that did the same."""
+    names, rows = Names(), {}  # type: Names, dict[tuple[str, ...], list[int]]
+    for rank, compiles in journal.read(folder).items():
+        for compile_ in compiles:
+            function, _ = names.function(compile_.co_name, compile_.filename, compile_.line)
+            where = places.place(compile_.filename, compile_.line)
+            key = function, where, begun.again(compile_, names), _result(compile_)
+            rows.setdefault(key, []).append(rank)
+    columns = ["function", "place", "again, because", "result", "ranks"]
+    return pd.DataFrame([(*key, name_all(sorted(set(who)))) for key, who in rows.items()], columns=columns)
+
+
+def _result(compile_: Compile) -> str:
+    if not compile_.finished:
+        return "not ended"
+    if compile_.failed:
+        return f"failed: {compile_.error}"
+    if compile_.skipped or not compile_.has_code:
+        return "given up: plain Python"
+    return f"{compile_.ops} operations" + (", then a graph break" if compile_.broke else "")
+
+
+def _guards(guards: pd.DataFrame) -> list[str]:
+    alike = guards[guards["text"] != ""].drop_duplicates(["name", "text"])
+    shown = zip(alike["compile_id"], alike["name"], alike["text"], strict=True)
+    return [
+        f"<details><summary>{_e(number)} {_e(name)}</summary><pre>{_e(text)}</pre></details>"
+        for number, name, text in shown
+    ] or ["<p>None.</p>"]
+
+
+def _e(text: str) -> str:
+    return escaping.escape(str(text))
