@@ -22,6 +22,7 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
+from labkit.look import switches
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
 from labkit.records import Record, install
@@ -240,6 +241,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         **rec.tables,
         **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
+        "asked": switches.asked(steps.made),
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
     facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}

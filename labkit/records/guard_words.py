@@ -66,7 +66,9 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
     if at := _TENSOR.match(reason):
         said = {"size": "dimension", "stride": "the stride of dimension"}.get(at["what"])
         said = f"{said} {at['index']}" if said and at["index"] else f"the {at['what']}"
-        return f"{said} of `{source(at['name'])}` changes{_values(_run(at['was'], at['now'], reason, others))}"
+        return (
+            f"{said} of `{source(at['name'])}` changes{_values(_run(at['was'], at['now'], reason, others))}"
+        )
     if at := _STATE.match(reason):
         found = [said for name, said in _STATES.items() if name in at["what"]]
         return "; ".join(found) or f"a setting of torch changes: {at['what']}"
