@@ -11,19 +11,19 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, journal, replicas
+from labkit.look import calls, causes, costs, journal, replicas, switches
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
 from labkit.records.reasons import Why, read_break
 from labkit.records.record import TABLES
 from labkit.report import Report
 from labkit.trace.events import collective_op, marked, point_to_point
-from labkit.views.forwards import take_forward
 
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
+COMPARED = "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
 
@@ -111,24 +111,30 @@ class Look:
         Returns:
             Columns reason, place, one for each rank with the executions per step, `outside_ms` (the time outside of
             compiled regions around the break per step, on the rank where it is longest: an upper bound of its cost),
-            `share` of the step, explanation and hints. Times are missing where operators were not recorded.
+            `share` of that rank's step, explanation, hints, `owner` (the part of torch whose own break it is, or '')
+            and `library` (the library's line where torch stopped). Times are missing where operators were not recorded.
         """
-        marks = [self._around(int(n)) for n in sorted(set(self.record.segments["forward"]) - {-1})]
-        if not marks:
-            ended = self.record.breaks[self.record.breaks["executed"] > 0].assign(ms=float("nan"))
-            marks = [ended.loc[ended.index.repeat(ended["executed"])][["rank", "reason", "place", "ms"]]]
-        rows = pd.concat(marks)
+        rows, ms = costs.around_breaks(self.record)
         table = self._per_step(rows, ["reason", "place"])
-        slowest = self.duration_ms()
+        took = self._took
         texts = self.record.breaks.drop_duplicates(["reason", "place"]).set_index(["reason", "place"])["text"]
         for i, row in table.iterrows():
-            mine = rows[(rows["reason"] == row["reason"]) & (rows["place"] == row["place"])]
-            outside = mine.groupby("rank")["ms"].sum(min_count=1).max() / max(self.steps, 1)
-            text = texts[row["reason"], row["place"]]
-            kind = read_break(text, Why(row["reason"], row["place"], text))
-            table.loc[i, ["outside_ms", "share"]] = outside, outside / slowest
+            key = (row["reason"], row["place"])
+            outside, share = max(
+                ((each, each / took[rank] if took[rank] else 0.0) for rank, each in ms.get(key, {}).items()),
+                default=(float("nan"), float("nan")),
+            )
+            kind = read_break(texts[key], Why(*key, texts[key]))
+            table.loc[i, ["outside_ms", "share"]] = outside, share
             table.loc[i, ["explanation", "hints"]] = kind.explanation, "\n".join(kind.hints)
+            table.loc[i, ["owner", "library"]] = causes.owner_of(texts[key]), causes.library_of(texts[key])
         return table.sort_values("outside_ms", ascending=False, ignore_index=True) if len(table) else table
+
+    @functools.cached_property
+    def _took(self) -> dict[int, float]:
+        """The mean duration of a recorded step on each rank, in ms, without compiling."""
+        each = pd.Series(costs.durations(self.record), dtype="float64")
+        return each.groupby(level=0).mean().to_dict() if len(each) else {}
 
     def cost(self, row: Any) -> str:
         """Return in words what a row of `breaks` costs at most."""
@@ -137,38 +143,19 @@ class Look:
         return f"at most {row.outside_ms:.2f} ms of a {self.unit} ({row.share:.0%})"
 
     def duration_ms(self) -> float:
-        """Return the mean duration of the recorded steps on the slowest rank, in ms and under the profiler."""
-        segments = self.record.segments
-        spans = (
-            segments[segments["forward"] >= 0]
-            .groupby(["rank", "forward"])
-            .agg(start=("start_us", "min"), end=("end_us", "max"))
-        )
-        return float(((spans["end"] - spans["start"]) / 1e3).groupby("rank").mean().max())
-
-    def _around(self, number: int) -> pd.DataFrame:
-        """Each executed break of a step, with the time from there to the next compiled code, or to the step's end."""
-        step = take_forward(self.record, number)
-        segments, events = self.record.segments, self.record.events
-        origin = float(segments[segments["forward"] == number]["start_us"].min())
-        kind = (
-            "compiled" if (events["kind"] == "compiled").any() else "region"
-        )  # other backends have no such range
-        mine = events[(events["forward"] == number) & (events["kind"] == kind) & (events["thread"] == "main")]
-        begins = {rank: sorted((rows["start_us"] - origin) / 1e3) for rank, rows in mine.groupby("rank")}
-        ends = step.segments.groupby("rank")["end"].max()
-        names = {reason.number: reason for reason in step.reasons}
-        rows = [
-            (row.rank, names[row.number].reason, names[row.number].place,
-             min([at for at in begins.get(row.rank, ()) if at > row.at], default=ends[row.rank]) - row.at)
-            for row in step.marks.itertuples()
-        ]  # fmt: skip
-        return pd.DataFrame(rows, columns=["rank", "reason", "place", "ms"])
+        """Return the mean duration of a recorded step, in ms: on the slowest rank, without compiling."""
+        return max(self._took.values(), default=float("nan"))
 
     # --- ranks ---
 
     def apart(self) -> str:
         """Return where ranks did different things or ran different graphs, in one sentence; '' if nowhere."""
+        return self._apart
+
+    @functools.cached_property
+    def _apart(self) -> str:
+        if self.staged:
+            return ""
         first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
@@ -176,8 +163,48 @@ class Look:
         for name in COUNTS:
             if counts[name].nunique() > 1:
                 said = ", ".join(f"{value:g} on rank {rank}" for rank, value in counts[name].items())
-                return f"{name}: {said}"
+                why = causes.only_on(self) if name == "recompiles" else ""
+                return f"{name}: {said}{why}"
+        for title, compared in self.differing("dynamo"):
+            return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
+        for title, ranks in self.partial():
+            return f"{title} was compiled on rank {ranks} only"
         return next(iter([*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]), "")
+
+    @property
+    def staged(self) -> bool:
+        """Whether ranks send each other messages, as the stages of a pipeline do: these differ by design."""
+        events = self.record.events
+        return bool(events["name"][events["kind"] == "collective"].map(point_to_point).any())
+
+    def verdict(self) -> str:
+        """Return in one sentence whether ranks did the same, with what was compared."""
+        ranks = ", ".join(map(str, self.ranks))
+        if self.missing:
+            rest = f"; ranks {ranks} differ: {self.apart()}" if self.apart() else ""
+            return f"not compared: rank {', '.join(map(str, self.missing))}, which wrote nothing{rest}"
+        if len(self.ranks) < 2:
+            return "one rank: nothing to compare"
+        if self.staged:
+            return "stages of a pipeline differ by design: ranks were not compared"
+        if self.apart():
+            return f"ranks differ: {self.apart()}"
+        return f"all ranks did the same in what was compared: {'; '.join(self.compared())}"
+
+    def compared(self) -> list[str]:
+        """List what was compared between ranks, with the counts of what they hold and send."""
+        held = replicas.compared(self.held["replicas"]).values()
+        return [COMPARED, *filter(None, [calls.compared(self.held["calls"])]), *held]
+
+    def partial(self) -> list[tuple[str, str]]:
+        """Return what only some of the ranks compiled: its title, and these ranks."""
+        graphs = self.whole["graphs"]
+        there = graphs.groupby(["compile_id", "name"], sort=False)["rank"].unique()
+        return [
+            (f"{compile_id} {name}", ", ".join(map(str, sorted(ranks))))
+            for (compile_id, name), ranks in there.items()
+            if len(ranks) < len(self.ranks)
+        ]
 
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
@@ -208,23 +235,18 @@ class Look:
         tables = {"summary": self.counts, "costly": self.breaks, **self.record.tables}
         tables |= {"counts": self.record.counts}
         tables |= {f"all_{part}": table for part, table in self.whole.items()}
-        apart = self.apart()
-        verdicts = [f"ranks differ: {apart}" if apart else "all ranks did the same"]
+        verdicts = [self.verdict()]
         title = f"{self.name}: {self.steps} {self.unit}s of {len(self.ranks)} ranks"
         view = "labkit.views:strip"
         return Report(name, title, self.record.label, tables, verdicts, self.provenance, self.notes, view)
 
     def text(self) -> str:
-        """Describe in plain text: the counts, the three breaks to begin with, and whether ranks differ."""
+        """Describe in plain text: the counts, the three causes to begin with, and whether ranks differ."""
         lines = [f"{self.name}: {self.steps} {self.unit}s recorded  [{self.record.label}]", ""]
         lines += [self.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
-        for number, row in enumerate(self.breaks.head(3).itertuples(), 1):
-            lines.append(f"{number}. {row.place}: {row.reason}")
-            lines.append(f"   {self.cost(row)} outside compiled code")
-            lines += [f"   hint: {hint}" for hint in row.hints.splitlines()[:1]]
-        apart = self.apart()
+        lines += [*causes.shown(causes.causes(self), 3), *map(str, causes.folded(self))]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, f"ranks differ: {apart}" if apart else "all ranks did the same"])
+        return "\n".join([*lines, self.verdict()])
 
 
 def read(folder: Path) -> Look | None:
@@ -296,6 +318,7 @@ def together(reports: list[Report]) -> Look:
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
     every["guards"] = [one.tables["guards"] for one in reports]
+    every["asked"] = [one.tables["asked"].astype(switches.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)

@@ -10,12 +10,14 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
+from labkit.look import causes
 from labkit.look.found import COUNTS, Look
 
 __all__ = ["compare", "counts", "load", "save", "table"]
 
 GATED = [name for name in COUNTS if name != "regions"]  # regions rise and fall with breaks
 APART = "ranks differ"
+PARTS = {"breaks": "where", "collectives": "operations", "recompiles": "again"}  # what names a count
 _PLACE = re.compile(r"^\S+:\d+ ")  # a file and a line
 
 
@@ -30,13 +32,18 @@ def counts(looked: Look) -> dict[str, Any]:
             "the gate needs operators, which cannot be recorded while the script runs a profiler"
         )
     table, breaks, calls = looked.counts.set_index("rank"), looked.breaks, looked.collectives
+    recompiles = looked.whole["recompiles"]
     ranks = {}
     for rank in table.index:
         mine = {name: float(table.loc[rank, name]) for name in GATED}
         column = f"rank {rank}"
         where = {f"{row['place']}: {row['reason']}": row[column] for _, row in breaks.iterrows()}
         operations = calls.groupby("operation")[column].sum().to_dict() if len(calls) else {}
-        ranks[str(rank)] = {**mine, "where": where, "operations": operations}
+        again = {
+            f"{name}: {causes.guard_of(looked, name, int(rank))}": float(count)
+            for name, count in recompiles[recompiles["rank"] == rank].groupby("name").size().items()
+        }
+        ranks[str(rank)] = {**mine, "where": where, "operations": operations, "again": again}
     return {
         "program": looked.name,
         "unit": looked.unit,
@@ -94,7 +101,7 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
         before = baseline["ranks"][rank]
         for name in GATED:
             if mine[name] > before[name] + 1e-9:
-                where = _new(mine, before, {"breaks": "where", "collectives": "operations"}.get(name, ""))
+                where = _new(mine, before, PARTS.get(name, ""))
                 rows.append((rank, name, f"{before[name]:g}", f"{mine[name]:g}", where))
     if now[APART] and not baseline[APART]:
         rows.append(("all", APART, "no", "yes", now[APART]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.look import causes, switches
 from labkit.look.found import Look
 from labkit.look.viewer import viewer
 from labkit.views import strip, strip_text
@@ -27,6 +28,7 @@ th{border-bottom:1px solid var(--quiet)}.n{text-align:right;font-variant-numeric
 img{max-width:100%;background:#fff;border-radius:4px}pre{white-space:pre-wrap;background:var(--shade);padding:8px}
 ol.first li{margin-bottom:10px}code{font-size:13px}summary{cursor:pointer}.diff{color:#222;background:#fff;padding:8px}
 """
+MOST_CAUSES = 6
 MOST = 60  # rows of a table; the data have all
 PHASES = {"dynamo_s": "Dynamo: tracing and guards, s", "backend_s": "backend: AOTAutograd and Inductor, s"}
 ELSEWHERE = """
@@ -71,11 +73,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b><pre>{_e(failure)}</pre></div>"
         if failure
         else "",
-        f"<p class='bad'><b>Ranks differ:</b> {_e(apart)}</p>"
-        if apart
-        else "<p class='good'>All ranks ran the same regions, breaks and collectives in the same order.</p>"
-        if len(looked.ranks) > 1
-        else "",
+        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{_e(looked.verdict().capitalize())}.</p>",
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
@@ -119,22 +117,31 @@ def picture(figure: Any, text: str) -> str:
 
 
 def _to_do(looked: Look) -> list[str]:
-    breaks = looked.breaks.head(3)
-    if breaks.empty:
-        compiled, given_up = looked.counts[["graphs", "frames given up"]].max()
-        more = " Frames given up run as plain Python: see the table of breaks." if given_up else ""
-        if not compiled and not given_up:
-            more = " Nothing was compiled at all: torch skips its own functions, and what is only Python."
-        said = f"<p>No graph break was executed in these {looked.unit}s.{more}</p>"
-        return ["<h2>What to do first</h2>", said]
-    items = []
-    for row in breaks.itertuples():
-        hints = "".join(
-            f"<br><span class='quiet'>torch's hint: {_e(h)}</span>" for h in row.hints.splitlines()
-        )
-        cost = f"{looked.cost(row)} outside compiled code around it"
-        items.append(f"<li><b>{_e(row.place)}</b>: {_e(row.reason)}<br>{cost}{hints}</li>")
-    return ["<h2>What to do first</h2>", f"<ol class='first'>{''.join(items)}</ol>"]
+    found, own = causes.causes(looked), causes.folded(looked)
+    parts = ["<h2>What to do first</h2>"]
+    if not found:
+        parts.append("<p>Nothing was found in the program's own code.</p>")
+    else:
+        items = [_cause(cause) for cause in found]
+        rest = f"<ol start='{MOST_CAUSES + 1}'>{''.join(items[MOST_CAUSES:])}</ol>"
+        more = f"<details><summary>{len(items) - MOST_CAUSES} more</summary>{rest}</details>"
+        parts += [
+            f"<p class='quiet'>{causes.ORDER}</p>",
+            f"<ol class='first'>{''.join(items[:MOST_CAUSES])}</ol>",
+        ]
+        parts += [more] if len(items) > MOST_CAUSES else []
+    for one in own:
+        places = "".join(f"<li>{_e(place)}</li>" for place in one.places)
+        parts.append(f"<details><summary>{_e(one)}</summary><ul>{places}</ul></details>")
+    switched = switches.rows(looked)
+    said = "What torch's own record proves. What it says nothing of has no row."
+    return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
+
+
+def _cause(cause: causes.Cause) -> str:
+    first, *rest = cause.lines()
+    hints = [f"<span class='quiet'>torch's hint: {_e(hint)}</span>" for hint in cause.hint.splitlines()]
+    return f"<li><b>{_e(first)}</b><br>{'<br>'.join([*map(_e, rest), *hints])}</li>"
 
 
 def _breaks(looked: Look) -> list[str]:
@@ -142,7 +149,7 @@ def _breaks(looked: Look) -> list[str]:
     parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
     if len(costly):
         costly = costly.assign(share=costly["share"].map("{:.0%}".format)).drop(
-            columns=["explanation", "hints"]
+            columns=["explanation", "hints", "owner"]
         )
     names = {"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
     parts.append(table(costly.rename(columns=names)))
@@ -168,6 +175,8 @@ def _ranks(looked: Look) -> list[str]:
             parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
         if len(differing) > 3:
             parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
+    for name, ranks in looked.partial()[:6]:
+        parts.append(f"<p>{_e(name)} was compiled on rank {_e(ranks)} only.</p>")
     return [*parts, "<p>No graph and no guard.</p>"] if len(parts) == 1 else parts
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from labkit.look.switches import Made
 from labkit.records import Record, install, record
 from labkit.torch_compat import hide_from_dynamo
 
@@ -56,6 +57,7 @@ class Steps:
         note: What kept it from recording, or from recording operators.
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
+        made: What torch.compile made.
     """
 
     def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
@@ -66,6 +68,7 @@ class Steps:
         self.note = ""
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
+        self.made: list[Made] = []
         self._trains = self._inside = self._stepping = self.open = self._over = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
@@ -73,16 +76,19 @@ class Steps:
 
     # --- what the hooks call ---
 
-    def compiled(self, made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def compiled(self, of: Made, made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a compiled callable, which may begin a step."""
+        of.calls += 1
+        of.recorded += self.open and self.rec is not None
         if self._over or self._inside or threading.get_ident() != self._thread:
             return made(*args, **kwargs)
         self._inside = True
         self.calls += 1
-        by_itself = not self._trains and not self.options.step
+        by_itself, first = not self._trains and not self.options.step, not self.open
         try:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
+                of.recorded += first and self.rec is not None
             return made(*args, **kwargs)
         finally:
             self._inside = False
@@ -175,10 +181,12 @@ def watching(steps: Steps) -> Iterator[None]:
         made = compile_(model, **options)
         if made is model:  # compiling is switched off
             return made
+        steps.made.append(Made.of(model, options))
+        around = functools.partial(steps.compiled, steps.made[-1])
         if isinstance(made, torch.nn.Module):
-            made.forward = wrapped(made.forward, steps.compiled)
+            made.forward = wrapped(made.forward, around)
             return made
-        return wrapped(made, steps.compiled)
+        return wrapped(made, around)
 
     @functools.wraps(init)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:

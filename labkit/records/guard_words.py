@@ -1,27 +1,118 @@
-"""A failed guard of Dynamo in plain words."""
+"""A failed guard in words: what changes from one compile to the next, and from which value to which."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["words"]
+__all__ = ["source", "words"]
 
-_SIZE = re.compile(
-    r"tensor '(?P<what>.+)' size mismatch at index (?P<axis>\d+)\. expected (?P<old>\d+), actual (?P<new>\d+)"
+_LOCAL = re.compile(r"\b[LG]\[['\"](\w+)['\"]\]")
+_ITEM = re.compile(r"\.__dict__\[['\"](\w+)['\"]\]")
+_INSIDE = re.compile(r"\._(?:modules|parameters|buffers)\[['\"](\w+)['\"]\]")
+_TENSOR = re.compile(
+    r"^tensor ['\"]?(?P<name>.+?)['\"]? (?P<what>[\w ]+?) mismatch"
+    r"(?: at index (?P<index>\d+))?\. expected (?P<was>.*?), actual (?P<now>.*?)\.?$"
 )
-_LOCAL = re.compile(r"\b[LG]\['(\w+)'\]")
+_GRAD = re.compile(r"^tensor ['\"]?(?P<name>.+?)['\"]? requires_grad mismatch")
+_SIZED = re.compile(r"^(?P<name>.+?)\.(?P<what>size|stride)\(\)\[(?P<index>\d+)\] == (?P<was>-?\d+)$")
+_EQUAL = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<was>.+)$")
+_LENGTH = re.compile(r"^(?:\w*len\w*)\((?P<name>[\w.\[\]'\"]+)\) == (?P<was>\d+)$")
+_OBJECT = re.compile(r"^___check_(?P<kind>obj_id|type_id)\((?P<name>.+?), \d+(?:\)|, |$)")
+_STATE = re.compile(r"^GLOBAL_STATE changed: (?P<what>.+?)\s*$")
+_GONE = re.compile(r"^Cache line invalidated because (?P<name>.+?) got deallocated")
+# torch/csrc/dynamo/guards.cpp, GlobalStateGuard
+_STATES = {
+    "grad_mode": "gradients are on in one call and off in another (`grad_mode`)",
+    "autocast": "autocast is on in one call and off in another, or another one",
+    "num_threads": "the number of threads changes (`torch.set_num_threads`)",
+    "default_dtype": "the default dtype changes (`torch.set_default_dtype`)",
+}
 
 
-def words(reason: str) -> str:
-    """Say in plain words which guard failed.
+def source(text: str) -> str:
+    """Return a guarded value as a program writes it.
+
+    >>> source("L['self']._modules['layer'].__dict__['rate']"), source("G['CONFIG']['size']")
+    ('self.layer.rate', "CONFIG['size']")
+    """
+    said = _LOCAL.sub(r"\1", text.strip())
+    return _INSIDE.sub(r".\1", _ITEM.sub(r".\1", said))
+
+
+def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
+    """Say in words which guard failed.
 
     Args:
-        reason: The guard in one line, as Dynamo reports it.
+        reason: The failed guard, as Dynamo prints it.
+        others: Guards of the same function that failed later, oldest first: they hold the values that came then.
+        last: The guards of the newest code, for the newest value.
 
-    >>> words("tensor 'x' size mismatch at index 1. expected 16, actual 24")
-    'dimension 1 of `x` changes (16 -> 24)'
+    Returns:
+        What changes; the guard itself where it is of no known form.
+
+    >>> words("tensor 'x' size mismatch at index 0. expected 16, actual 24")
+    'dimension 0 of `x` changes (16 -> 24)'
+    >>> words("self.rate == 0.1", ["self.rate == 0.2", "self.rate == 0.3"])
+    '`self.rate` changes each step (0.1 -> 0.2 -> 0.3)'
+    >>> words("___check_obj_id(self.processor, 140), type=<class 'P'>")
+    '`self.processor` is another object'
+    >>> words("some_guard(x)")
+    'the guard `some_guard(x)` fails'
     """
-    reason = _LOCAL.sub(r"\1", reason).strip()
-    if size := _SIZE.search(reason):
-        return f"dimension {size['axis']} of `{size['what']}` changes ({size['old']} -> {size['new']})"
-    return reason
+    reason = reason.strip()
+    if at := _GRAD.match(reason):
+        return f"`{source(at['name'])}` needs a gradient in one call and not in another"
+    if at := _TENSOR.match(reason):
+        said = {"size": "dimension", "stride": "the stride of dimension"}.get(at["what"])
+        said = f"{said} {at['index']}" if said and at["index"] else f"the {at['what']}"
+        return (
+            f"{said} of `{source(at['name'])}` changes{_values(_run(at['was'], at['now'], reason, others))}"
+        )
+    if at := _STATE.match(reason):
+        found = [said for name, said in _STATES.items() if name in at["what"]]
+        return "; ".join(found) or f"a setting of torch changes: {at['what']}"
+    if at := _GONE.match(reason):
+        return f"`{source(at['name'])}` is another object, and the one before is gone"
+    if at := _OBJECT.match(reason):
+        other = "object" if at["kind"] == "obj_id" else "type"
+        name = source(at["name"])
+        return f"`{name}` is another object" if other == "object" else f"`{name}` has another type"
+    for form, said in ((_SIZED, ""), (_LENGTH, "the length of "), (_EQUAL, "")):
+        if at := form.match(reason):
+            left = reason.rpartition(" == ")[0]
+            was = [at["was"], *(value for text in others if (value := _value(text, left)))]
+            newest = next((value for line in last.splitlines() if (value := _value(line, left))), "")
+            values = [*was, newest] if newest and newest != was[-1] else was
+            name = f"{said}`{source(at['name'])}`"
+            if form is _SIZED:
+                part = "dimension" if at["what"] == "size" else "the stride of dimension"
+                name = f"{part} {at['index']} of {name}"
+            return f"{name} changes{' each step' if len(set(values)) > 2 else ''}{_values(values)}"
+    return f"the guard `{reason}` fails" if reason else "torch reported no guard"
+
+
+def _value(text: str, left: str) -> str:
+    """What a guard says that `left` equals; '' where it says nothing of it. Guards' tests stand after a colon."""
+    guard = text.rpartition(": ")[2] if ": " in text else text
+    name, _, value = guard.strip().rpartition(" == ")
+    return value if value and source(name) == source(left) else ""
+
+
+def _run(was: str, now: str, reason: str, others: Sequence[str]) -> list[str]:
+    """The values of a tensor's property, one after the other."""
+    found = [was, now]
+    head = reason.partition(". expected")[0]
+    for text in others:
+        if text.startswith(head) and (at := _TENSOR.match(text)) and at["now"] not in found:
+            found.append(at["now"])
+    return found
+
+
+def _values(values: Sequence[str]) -> str:
+    """Some of the values, with arrows between them; '' for one value only, and for long ones."""
+    shown = list(dict.fromkeys(value.strip() for value in values))
+    if len(shown) < 2 or any(len(value) > 40 for value in shown[:4]):
+        return ""
+    more = " -> ..." if len(shown) > 4 else ""
+    return f" ({' -> '.join(shown[:4])}{more})"

@@ -65,7 +65,7 @@ def parse(tree: str) -> list[Guard]:
             above.pop()
         if kind.endswith("GuardManager") or kind.endswith("Manager"):
             source = _SOURCE.match(text)
-            above.append((depth, source[1] if source else GLOBAL))
+            above.append((depth, _ADDRESS.sub("", source[1]) if source else GLOBAL))
             continue
         at = _PLACE.search(text)
         test = _HINT.sub("", _ADDRESS.sub("", text[: at.start()] if at else text.split("  # ")[0])).strip()

@@ -14,7 +14,7 @@ import torch
 from labkit import places
 from labkit.records.names import Names
 
-__all__ = ["Break", "Why", "graph_break", "kind_of_break", "read_break", "recompile"]
+__all__ = ["Break", "Why", "graph_break", "kind_of_break", "libraries_of", "read_break", "recompile"]
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
 _LOCATION = re.compile(r"^Graph break in user code at (?P<file>.*):(?P<line>\d+)$", re.MULTILINE)
@@ -29,6 +29,7 @@ _WHAT = (
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|, \d{9,}(?=\))")
 _COMPILE = re.compile(r"^(?P<id>!?\d+(?:/\d+)+): ")
 _USER_STACK = "User stack trace:"
+_LIBRARIES = "In libraries:"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,18 @@ def graph_break(report: str, names: Names) -> Why:
     lines = [clean(body).strip()]
     if own:
         lines += ["", "In your code:", *(f"  {names.place(*frame)}" for frame in own)]
+    if inner := frames[frames.index(own[-1]) + 1 :] if own else frames:
+        lines += ["", _LIBRARIES, *(f"  {names.place(*frame)}" for frame in inner)]
     return Why(clean(reason), place, "\n".join(lines))
+
+
+def libraries_of(text: str) -> list[str]:
+    """Return the places in libraries that lie between the reader's line and the break, the innermost one last.
+
+    Args:
+        text: Of a `Why`.
+    """
+    return [line.strip() for line in text.partition(f"\n{_LIBRARIES}\n")[2].splitlines()]
 
 
 def _line(body: str) -> str:

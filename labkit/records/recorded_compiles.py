@@ -172,6 +172,8 @@ def _known(here: str, c: Compile, everything: Sequence[Compile], during: bool, n
         alike = [o for o in everything if o.epoch == c.epoch and o.id.rpartition("/")[0] == frame]
         origin = next((o for o in alike if o.filename), c)
     name, place = names.function(origin.co_name, origin.filename, origin.line) if origin.co_name else ("", "")
+    if origin.filename.startswith("<eval_with_key>"):  # a graph that torch wrote: its number says nothing
+        name, place = ("backward (compiled autograd)" if c.id.startswith("!") else "generated graph"), ""
     why = None
     if c.broke or c.skipped:
         why = reasons.graph_break(c.break_text, names) if c.break_text else reasons.limit(c.failure, place)

@@ -1,0 +1,296 @@
+"""What to do first: one list of causes over all that a look found, the program's own code before torch's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from labkit.look import switches
+from labkit.records.guard_words import words
+from labkit.records.reasons import Why, libraries_of, read_break
+
+if TYPE_CHECKING:
+    from labkit.look.found import Look
+
+__all__ = [
+    "ORDER",
+    "Cause",
+    "Folded",
+    "causes",
+    "folded",
+    "guard_of",
+    "library_of",
+    "only_on",
+    "owner_of",
+    "shown",
+]
+
+ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
+NOTHING = "nothing to do"
+# part of torch's own code -> whose it is, and what to do about breaks that torch itself has there
+OWNERS = {
+    "torch/nn/parallel/": ("DDP", NOTHING),
+    "torch/distributed/fsdp/": ("FSDP2", "compile the blocks instead of the whole model"),
+    "torch/optim/": ("the optimizer", NOTHING),
+    "torch/distributed/pipelining/": ("the pipeline", "compile the stages' modules"),
+    "torch/utils/checkpoint": ("activation checkpointing", NOTHING),
+}
+# what only calls further: the module's call machinery, and Dynamo's own stand-ins
+_PASSED = ("torch/_dynamo/", "torch/_compile", "torch/nn/modules/module.py", "torch/utils/_contextlib.py")
+_CONTEXT = re.compile(r"Developer debug context: module: (torch[\w.]*),")
+_LIMIT = "recompile limit"
+# what a break's reason or a failed guard holds -> what to do
+_FIXES = (
+    (r"builtin operator print|Logger|logging", "remove the output, or print after the compiled call"),
+    (r"graph_break\(\)", "remove the call of graph_break()"),
+    (r"[Dd]ata.dependent|\.item|_local_scalar|Tensor\.tolist", "keep the value a tensor: torch.where, torch.cond"),
+    (r"c10d|distributed|all_reduce|all_gather|Work|ProcessGroup", "use the functional collectives, or call it outside"),
+    (r"size mismatch|size\(\)|Eq\(s|length", "use torch._dynamo.mark_dynamic, or pad to a few sizes"),
+    (r"requires_grad mismatch", "give every call an input that agrees in requires_grad"),
+    (r"grad_mode", "expected once: one compile with gradients and one without"),
+    (r"param_groups", "keep this setting constant, or make it a tensor: a schedule changes it"),
+    (r"dtype mismatch|stride mismatch", "give every call an input of one dtype and layout"),
+    (r"check_obj_id|deallocated", "make the object once and keep it, or share it between the modules"),
+    (r" == -?[\d.]+(?:e-?\d+)?$", "make the number a tensor, or keep it constant"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing to do.
+
+    Args:
+        said: What happens, with the function.
+        place: The line in the program, '' where there is none.
+        library: The library's line where torch stopped, or that holds the guarded value; '' for none.
+        why: The reason or guard, in words.
+        cost: In words, with its unit.
+        fix: What to do.
+        hint: Torch's own hint.
+        seconds: The cost over the whole run, by which causes are ordered; infinite for what stops everything.
+    """
+
+    said: str
+    place: str = ""
+    library: str = ""
+    why: str = ""
+    cost: str = ""
+    fix: str = ""
+    hint: str = ""
+    seconds: float = 0.0
+
+    def lines(self) -> list[str]:
+        """Return the cause as lines of text, without torch's hint."""
+        where = ", ".join(filter(None, [self.place, self.library and f"torch stopped at {self.library}"]))
+        said = f"{where}: {self.said}" if where else self.said
+        told = [f"why: {self.why}" if self.why else "", f"cost: {self.cost}" if self.cost else ""]
+        return [said, *filter(None, [*told, f"fix: {self.fix}" if self.fix else ""])]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Breaks of torch's own: whose, what to do, and the places and executions per step."""
+
+    owner: str
+    advice: str
+    places: tuple[str, ...]
+    executed: float
+
+    def __str__(self) -> str:
+        many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
+        return f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+
+
+def causes(looked: Look) -> list[Cause]:
+    """Return the causes in the program's own code, the costliest first."""
+    found = [*_unused(looked), *_apart(looked), *_recompiles(looked), *_breaks(looked), *_given_up(looked)]
+    return sorted(found, key=lambda cause: -cause.seconds)
+
+
+def folded(looked: Look) -> list[Folded]:
+    """Return torch's own breaks and frames given up, by owner."""
+    places: dict[str, set[str]] = {}
+    executed: Counter[str] = Counter()
+    rows = looked.whole["breaks"].drop_duplicates(["name", "reason", "place", "text"])
+    for row in rows.itertuples():
+        if _LIMIT not in row.reason and (owner := owner_of(row.text)):
+            places.setdefault(owner, set()).add((libraries_of(row.text) or [row.place])[-1])
+    ran = looked.record.breaks.groupby(["rank", "text"])["executed"].sum().groupby("text").max()
+    for text, count in ran.items():
+        if owner := owner_of(str(text)):
+            executed[owner] += count / max(looked.steps, 1)
+    advice = dict(OWNERS.values())
+    return [Folded(o, advice[o], tuple(sorted(at)), executed[o]) for o, at in places.items()]
+
+
+def guard_of(looked: Look, name: str, rank: int) -> str:
+    """Return in words why a rank compiled a function again, with the guard itself."""
+    mine = looked.whole["recompiles"]
+    mine = mine[(mine["name"] == name) & (mine["rank"] == rank)]
+    guards = looked.whole["guards"]
+    guards = guards[(guards["name"] == name) & (guards["rank"] == rank)]
+    last = str(guards["text"].iloc[-1]) if len(guards) else ""
+    reasons = list(mine["reason"])
+    told: dict[str, str] = {}
+    for i, reason in enumerate(reasons):
+        told.setdefault(_form(reason), words(reason, reasons[i + 1 :], last))
+    return "; ".join(list(told.values())[:3]) + ("; ..." if len(told) > 3 else "")
+
+
+def only_on(looked: Look) -> str:
+    """Say which functions were compiled again more often on one rank than on another, and why."""
+    counts = looked.whole["recompiles"].groupby(["name", "rank"]).size().unstack("rank")
+    counts = counts.reindex(columns=looked.ranks).fillna(0)
+    for name, row in counts.iterrows():
+        if row.nunique() > 1:
+            rank = int(row.idxmax())
+            return f" (rank {rank} compiled {name} again: {guard_of(looked, str(name), rank)})"
+    return ""
+
+
+def _form(guard: str) -> str:
+    """A guard without the values that it compares with."""
+    return re.sub(r" == .*$|expected .*$|, \d+.*$", "", guard)
+
+
+def owner_of(text: str) -> str:
+    """Return whose break it is, by where its code stands: a name of `OWNERS`; '' where the program can do something."""
+    inner = [place for place in libraries_of(text) if "/" in place and not place.startswith(_PASSED)]
+    stands = inner[-1] if inner else ""
+    if not stands and (at := _CONTEXT.search(text)):  # the program's own line calls what torch does not trace
+        stands = at[1].replace(".", "/") + "/"
+    return next((owner for part, (owner, _) in OWNERS.items() if stands.startswith(part)), "")
+
+
+def library_of(text: str) -> str:
+    """Return the innermost line in a library where torch stopped, one outside of torch before its own."""
+    inner = [place for place in libraries_of(text) if "/" in place]
+    outside = [place for place in inner if not place.startswith("torch/")]
+    return (outside or inner or [""])[-1]
+
+
+def _fix(reason: str, otherwise: str = "") -> str:
+    return next((said for pattern, said in _FIXES if re.search(pattern, reason)), otherwise)
+
+
+def _unused(looked: Look) -> list[Cause]:
+    """Objects that are never called, and a program in which nothing was compiled."""
+    found = []
+    for row in switches.idle(looked).itertuples():
+        said = f"the compiled {row.name} is never called"
+        fix = "call what torch.compile returns, in place of what it was given"
+        found.append(Cause(said, f"{row.place}", why="no call reached it", fix=fix, seconds=float("inf")))
+    made, graphs = looked.whole["asked"], looked.whole["graphs"]
+    called = made[made["calls"] > 0].drop_duplicates(["place", "name"])
+    if len(called) and not (graphs["ops"] > 0).any():
+        for row in called.itertuples():
+            said = f"nothing was compiled: {row.calls} calls of {row.name}, and 0 graphs"
+            why = fix = ""
+            if not row.own:
+                why = "every forward in it is torch's own code, where torch.compile starts no graph by itself"
+                fix = "write a module whose forward calls these layers, and compile that"
+            elif len(looked.whole["breaks"]):
+                why = "its frames broke before any operator, or were given up: see the breaks"
+            found.append(Cause(said, row.place, why=why, fix=fix, seconds=float("inf")))
+    return found
+
+
+def _apart(looked: Look) -> list[Cause]:
+    said, fix = looked.apart(), "let all ranks take the same branches, with inputs of the same kinds"
+    return [Cause("ranks differ", why=said, fix=fix, seconds=float("inf"))] if said else []
+
+
+def _recompiles(looked: Look) -> list[Cause]:
+    again, compiles, breaks = (looked.whole[part] for part in ("recompiles", "compiles", "breaks"))
+    limits = breaks[breaks["reason"].str.contains(_LIMIT)]
+    found = []
+    for name in dict.fromkeys([*again["name"], *limits["name"]]):
+        mine, over = again[again["name"] == name], limits[limits["name"] == name]
+        rank = int(mine["rank"].value_counts().idxmax()) if len(mine) else int(over["rank"].iloc[0])
+        ids = set(mine[mine["rank"] == rank]["compile_id"]) | set(over[over["rank"] == rank]["compile_id"])
+        took = compiles[(compiles["rank"] == rank) & compiles["compile_id"].isin(ids)]["seconds"].sum()
+        count = int((mine["rank"] == rank).sum()) + 1
+        said = f"{name} was compiled {count} times"
+        if len(over):
+            said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
+        where = Counter(mine["place"]).most_common(1)[0][0] if len(mine) else over["place"].iloc[0]
+        reason = mine["reason"].iloc[0] if len(mine) else ""
+        own, library = _own_line(looked, name, where)
+        cost = f"{took:.2f} s of compiling in the whole run"
+        cost += ", and the rest runs in Python" if len(over) else ""
+        why = guard_of(looked, name, rank) if len(mine) else ""
+        found.append(Cause(said, own, library, why, cost, _fix(reason), seconds=float(took)))
+    return found
+
+
+def _own_line(looked: Look, name: str, where: str) -> tuple[str, str]:
+    """The program's line for a function, and the library's where the function stands in one."""
+    if "/" not in where.partition(":")[0]:
+        return where, ""
+    breaks = looked.whole["breaks"]
+    calls = breaks[breaks["text"].str.contains(f"`{name}`", regex=False)]["place"]
+    lines = [place for place in calls if place and "/" not in place.partition(":")[0]]
+    made = [place for place in looked.whole["asked"]["place"].unique() if place]
+    return (lines or (made if len(made) == 1 else [""]))[0], where
+
+
+def _in_python(looked: Look, name: str) -> str:
+    """How many calls a step of compiled objects run in Python, in words; '' where that is not known."""
+    made = looked.whole["asked"]
+    mine = made[made["name"] == name]
+    runs = looked.regions()
+    runs = runs[runs["name"] == name]
+    if mine.empty or not looked.steps:
+        return ""
+    rank = int(mine["rank"].iloc[0])
+    calls = mine[mine["rank"] == rank]["recorded"].sum() / looked.steps
+    compiled = runs[f"rank {rank}"].sum() if len(runs) else 0.0
+    return (
+        f"; {calls - compiled:g} of {calls:g} calls a {looked.unit} run in Python" if calls > compiled else ""
+    )
+
+
+def _breaks(looked: Look) -> list[Cause]:
+    found = []
+    run = int(looked.provenance.get("steps", looked.steps) or 0)
+    for row in looked.breaks.itertuples():
+        if row.owner:
+            continue
+        seconds = 0.0 if pd.isna(row.outside_ms) else row.outside_ms * run / 1e3
+        fix = _fix(row.reason, "move this out of the compiled function, or write it with tensor operations")
+        cost = f"{looked.cost(row)} outside compiled code"
+        found.append(
+            Cause(f"graph break: {row.reason}", row.place, row.library, row.explanation, cost, fix, row.hints, seconds)
+        )  # fmt: skip
+    return found
+
+
+def _given_up(looked: Look) -> list[Cause]:
+    breaks = looked.whole["breaks"]
+    rows = breaks[(breaks["kind"] == "skip") & ~breaks["reason"].str.contains(_LIMIT)]
+    found = []
+    for row in rows.drop_duplicates(["name", "reason", "place"]).itertuples():
+        if owner_of(row.text):
+            continue
+        kind = read_break(row.text, Why(row.reason, row.place, row.text))
+        cost = "unknown: Python runs the function, and what it calls may be compiled"
+        said = f"{row.name} was given up: {row.reason}"
+        fix = _fix(row.reason, "move the break out of the loop or block that cannot be resumed")
+        hints = "\n".join(kind.hints)
+        found.append(Cause(said, row.place, library_of(row.text), kind.explanation, cost, fix, hints))
+    return found
+
+
+def shown(found: Sequence[Cause], most: int) -> list[str]:
+    """Return causes as numbered lines of text, the first `most` of them."""
+    lines = []
+    for number, cause in enumerate(found[:most], 1):
+        first, *rest = cause.lines()
+        lines += [f"{number}. {first}", *(f"   {line}" for line in rest)]
+    more = len(found) - most
+    return [*lines, f"   and {more} more on the page"] if more > 0 else lines
