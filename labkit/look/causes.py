@@ -169,7 +169,7 @@ def owner_of(text: str) -> str:
 
 def library_of(text: str) -> str:
     """Return the innermost line in a library where torch stopped, one outside of torch before its own."""
-    inner = [place for place in libraries_of(text) if "/" in place]
+    inner = [place for place in libraries_of(text) if not place.startswith(_PASSED)]
     outside = [place for place in inner if not place.startswith("torch/")]
     return (outside or inner or [""])[-1]
 
@@ -219,7 +219,8 @@ def _recompiles(looked: Look) -> list[Cause]:
         if len(over):
             said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
         where = Counter(mine["place"]).most_common(1)[0][0] if len(mine) else over["place"].iloc[0]
-        reason = mine["reason"].iloc[0] if len(mine) else ""
+        often = Counter(map(_form, mine["reason"])).most_common(1)
+        reason = next((r for r in mine["reason"] if _form(r) == often[0][0]), "") if often else ""
         own, library = _own_line(looked, name, where)
         cost = f"{took:.2f} s of compiling in the whole run"
         cost += ", and the rest runs in Python" if len(over) else ""

@@ -72,7 +72,8 @@ def around_breaks(record: Record) -> tuple[pd.DataFrame, dict[tuple[str, str], d
     kind = "compiled" if (events["kind"] == "compiled").any() else "region"
     begins = events[(events["kind"] == kind) & (events["thread"] == "main")]
     compiled = {rank: compiling(record, rank) for rank in record.ranks}
-    rows, found = [], {}
+    rows: list[tuple[int, str, str]] = []
+    found: dict[tuple[str, str], dict[int, float]] = {}
     for number in numbers:
         step = take_forward(record, number)
         origin = float(segments[segments["forward"] == number]["start_us"].min())

@@ -126,8 +126,8 @@ def rows(looked: Look) -> pd.DataFrame:
     wish = ", ".join(sorted(set(made["dynamic"])))
     if symbolic or "True" in wish:
         more = f" and {len(symbolic) - 4} more" if len(symbolic) > 4 else ""
-        said = "; ".join(sorted(symbolic)[:4]) + more or "no effect: every size in every graph is a number"
-        found.append(("dynamic shapes", f"dynamic={wish}", said))
+        got = "; ".join(sorted(symbolic)[:4]) + more or "no effect: every size in every graph is a number"
+        found.append(("dynamic shapes", f"dynamic={wish}", got))
     compiles = looked.whole["compiles"]
     known = compiles[compiles["cached"].notna() & ~compiles["name"].str.endswith(", backward")]
     if len(known):

@@ -21,6 +21,7 @@ _LENGTH = re.compile(r"^(?:\w*len\w*)\((?P<name>[\w.\[\]'\"]+)\) == (?P<was>\d+)
 _OBJECT = re.compile(r"^___check_(?P<kind>obj_id|type_id)\((?P<name>.+?), \d+(?:\)|, |$)")
 _STATE = re.compile(r"^GLOBAL_STATE changed: (?P<what>.+?)\s*$")
 _GONE = re.compile(r"^Cache line invalidated because (?P<name>.+?) got deallocated")
+_LONG = re.compile(r"-?\d+\.\d{5,}(?:e-?\d+)?")
 # torch/csrc/dynamo/guards.cpp, GlobalStateGuard
 _STATES = {
     "grad_mode": "gradients are on in one call and off in another (`grad_mode`)",
@@ -54,7 +55,7 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
     >>> words("tensor 'x' size mismatch at index 0. expected 16, actual 24")
     'dimension 0 of `x` changes (16 -> 24)'
     >>> words("self.rate == 0.1", ["self.rate == 0.2", "self.rate == 0.3"])
-    '`self.rate` changes each step (0.1 -> 0.2 -> 0.3)'
+    '`self.rate` changes each time (0.1 -> 0.2 -> 0.3)'
     >>> words("___check_obj_id(self.processor, 140), type=<class 'P'>")
     '`self.processor` is another object'
     >>> words("some_guard(x)")
@@ -88,7 +89,7 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
             if form is _SIZED:
                 part = "dimension" if at["what"] == "size" else "the stride of dimension"
                 name = f"{part} {at['index']} of {name}"
-            return f"{name} changes{' each step' if len(set(values)) > 2 else ''}{_values(values)}"
+            return f"{name} changes{' each time' if len(set(values)) > 2 else ''}{_values(values)}"
     return f"the guard `{reason}` fails" if reason else "torch reported no guard"
 
 
@@ -111,7 +112,7 @@ def _run(was: str, now: str, reason: str, others: Sequence[str]) -> list[str]:
 
 def _values(values: Sequence[str]) -> str:
     """Some of the values, with arrows between them; '' for one value only, and for long ones."""
-    shown = list(dict.fromkeys(value.strip() for value in values))
+    shown = list(dict.fromkeys(_LONG.sub(lambda m: f"{float(m[0]):.4g}", value.strip()) for value in values))
     if len(shown) < 2 or any(len(value) > 40 for value in shown[:4]):
         return ""
     more = " -> ..." if len(shown) > 4 else ""
