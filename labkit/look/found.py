@@ -23,7 +23,9 @@ __all__ = ["Look", "gather", "nothing", "read", "together"]
 
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
-COMPARED = "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
+COMPARED = (
+    "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
+)
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 
 from labkit.ranks.errors import Outcome, differences, explain
 from labkit.ranks.introspect import Collective, unfinished
+from labkit.ranks.output import Printer
 
 
 def entry(name: str, number: int, retired: bool, p2p: bool = False, group: str = "0") -> dict:
@@ -64,3 +66,71 @@ def test_the_error_has_the_first_difference_on_one_line_and_no_other_line_for_on
 def test_a_failed_call_says_whether_a_rank_died_or_raised(kind, ended):
     error = explain("failed", [Outcome(0, "error", message="is gone"), Outcome(1, kind)], 1.0, None, None, "")
     assert (error.ended, error.hung, error.difference) == (ended, False, "")
+
+
+def test_where_calls_repeat_the_one_left_out_may_be_an_earlier_one():
+    def loop(rank: int, steps: int) -> Outcome:
+        lines = ("In [5]:3", "In [5]:4")
+        return outcome(rank, *(replace(call("all_reduce", n), place=lines[n % 2]) for n in range(2 * steps)))
+
+    sentence = "the calls repeat: the one that was left out may be any earlier one"
+    (short,) = differences([loop(0, 4), loop(1, 3)])
+    assert short.repeats and str(short).endswith(sentence)
+    # no loop; and a collective of another kind, which is the cause itself
+    (once,) = differences(
+        [outcome(0, call("all_reduce", 0), call("barrier", 1)), outcome(1, call("all_reduce", 0))]
+    )
+    (other,) = differences(
+        [outcome(r, *(call("barrier", n) for n in (0, 1)), call(op, 2)) for r, op in enumerate("ab")]
+    )
+    assert not once.repeats and not other.repeats and sentence not in str(other)
+
+
+def test_groups_of_one_name_with_other_members_are_not_compared():
+    def pair(rank: int, ranks: tuple[int, ...], op: str) -> Outcome:
+        return outcome(rank, replace(call(op, 1), group="5", ranks=ranks))
+
+    two = [pair(0, (0, 3), "a"), pair(3, (0, 3), "a"), pair(1, (1, 2), "b"), pair(2, (1, 2), "b")]
+    assert differences(two) == []
+    (found,) = differences([*two[:3], outcome(2)])
+    assert found.calls[2] is None and set(found.calls) == {1, 2}
+
+
+def test_an_op_has_the_name_that_the_program_called_and_is_compared_by_what_ran():
+    sent = replace(call("all_reduce", 1), called="reduce_scatter_tensor")
+    assert (
+        sent.describe() == "reduce_scatter_tensor (4,) float32"
+        and sent.signature == call("all_reduce", 1).signature
+    )
+
+
+def test_errors_that_differ_in_numbers_are_said_once_with_what_is_other():
+    def raised(rank: int, text: str) -> Outcome:
+        return Outcome(rank, "error", "ValueError", text, [("train.py:4", "step()", False)])
+
+    texts = [
+        "lost 3 of 9\nat 2.5",
+        "lost 4 of 9\nat 1e-3",
+        "lost 4 of 9\nat 1e-3",
+        "lost 3 of 9\nat 2.5",
+        "late",
+    ]
+    text = str(explain("failed", [raised(*one) for one in enumerate(texts)], 1.0, None, None, ""))
+    assert text.splitlines()[1:7] == [
+        "rank 0 (and ranks 1 to 3) raised ValueError: lost 3 of 9",
+        "at 2.5",
+        "    train.py:4  step()",
+        "on rank 1 (and rank 2): lost 4 of 9 (1 more line differs)",
+        "rank 4 raised ValueError: late",
+        "    train.py:4  step()",
+    ]
+
+
+def test_torchs_own_label_of_a_line_is_dropped(capsys):
+    reading, writing = os.pipe()
+    os.write(writing, b"[rank1]:W1127 torch says\n[rank1]:   deeper\n[rank2]: another\nof [rank1]: mine\n")
+    os.close(writing)
+    assert Printer(reading, 1, error=False).drain()
+    os.close(reading)
+    labelled = ["W1127 torch says", "  deeper", "[rank2]: another", "of [rank1]: mine"]
+    assert capsys.readouterr().out.splitlines() == [f"[rank 1] {line}" for line in labelled]

@@ -1,0 +1,130 @@
+"""`labkit look` on scripts that end in a compile: a rank is killed in one, or one fails before any recorded step."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.look import joined, journal
+from labkit.look.launch import Launch
+from labkit.records import begun, install
+from labkit.records.compile_log import Compile
+from labkit.records.names import Names
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FAILED = 3
+
+
+def look(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    """Exit status, what was printed, and the text of the page."""
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "labkit",
+        "look",
+        "--out",
+        "page",
+        str(SCRIPTS / script),
+        *words,
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900)
+    page = (folder / "page" / "index.html").read_text(encoding="utf-8")
+    return ran.returncode, ran.stdout + ran.stderr, html.unescape(re.sub("<[^>]+>", " ", page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [(), pytest.param(tuple(TORCHRUN), marks=pytest.mark.full)])
+def test_a_rank_that_is_killed_in_a_compile_has_said_so(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    status, said, page = look(tmp_path, "late_size.py", str(tmp_path / "compiling"), launcher=launcher)
+    sentence = "rank 1 was compiling Net.forward again: dimension 0 of `x` changes (16 -> 24) (late_size.py:"
+    assert status == (1 if launcher else FAILED) and sentence in said and sentence in page, said
+    assert "ranks differ: recompiles: 0 on rank 0, 1 on rank 1" in said
+    if not launcher:
+        assert "rank 1 was compiling here:" in said
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_before_its_first_step_gets_a_page_of_what_was_compiled(tmp_path: Path) -> None:
+    status, said, page = look(tmp_path, "no_kernel.py")
+    failed = "rank 0 (and rank 1) failed while compiling Block.forward again: "
+    assert status == FAILED and failed in said and failed in page, said
+    # the error once, and what is other on rank 1
+    assert said.count("raised BackendCompilerFailed") == 1
+    assert "NoKernel: no kernel for 16 rows" in said and "on rank 1: NoKernel: no kernel for 17 rows" in said
+    for shown in (
+        "then a graph break",
+        "failed: BackendCompilerFailed",
+        "torch._dynamo.graph_break()",
+        "TENSOR_MATCH",
+    ):
+        assert shown in page
+
+
+def made(**more) -> Compile:
+    return Compile(
+        0, "1/1", 2.0, co_name="step", filename="train.py", line=7, reasons=["1/0: x == 3"], **more
+    )
+
+
+def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
+    listeners = install().listeners
+    before = list(listeners)
+    try:
+        journal.keep(tmp_path, 1)
+        listeners[-1](made())
+    finally:
+        listeners[:] = before
+    path = tmp_path / "compiles-1.jsonl"
+    open_ = journal.read(tmp_path)
+    assert journal.ended(open_, "") == ["rank 1 was compiling step again: x == 3 (train.py:7)"]
+    over = json.dumps(begun.facts(made(finished=True, has_code=True, ops=2)))
+    for torn in (
+        over[:-9],
+        "[1]",
+        '{"id": 1, "started": 2.0}',
+        "\x00",
+        '{"id": "1/1", "started": 3, "reasons": 4}',
+    ):
+        path.write_text(f"{json.dumps(begun.facts(made()))}\n{torn}\n")
+        assert journal.read(tmp_path) == open_
+    path.write_text(over)
+    assert journal.ended(journal.read(tmp_path), "") == []
+    tables = begun.tables(journal.read(tmp_path)[1], 1)
+    assert list(tables["recompiles"]["reason"]) == ["x == 3"] and tables["graphs"]["rank"].eq(1).all()
+
+
+def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> None:
+    failed = made(
+        finished=True, error="BackendCompilerFailed", failure="no kernel", failed_at=("train.py", 9)
+    )
+    said = "rank 0 failed while compiling step again: x == 3 (train.py:7), at train.py:9"
+    assert journal.ended({0: [failed]}, "rank 0 raised BackendCompilerFailed: no kernel") == [said]
+    assert journal.ended({0: [failed]}, "rank 0 raised KeyError: 'x'") == []  # the error was suppressed
+    assert not made(finished=True, error="SkipFrame").failed
+    assert begun.of_facts(json.loads(json.dumps(begun.facts(failed)))) == made(
+        finished=True,
+        error="BackendCompilerFailed",
+        failure="no kernel",
+        failed_at=("train.py", 9),
+        begun=True,
+    )
+    assert begun.again(made(), Names()) == "x == 3"
+
+
+def test_another_machines_journal_comes_to_rank_0(tmp_path: Path) -> None:
+    class Post:
+        left = {"compiles-1/0": json.dumps(begun.facts(made()))}
+
+        def take(self, name: str, wait: float = 0.0) -> str | None:
+            return self.left.get(name)
+
+    joined.collect(Launch(0, 2, 0, 1, 0, "a", 1), Post(), tmp_path, 0.0)  # type: ignore[arg-type]
+    assert [one.id for one in journal.read(tmp_path)[1]] == ["1/1"]
