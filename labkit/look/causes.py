@@ -201,7 +201,13 @@ def _unused(looked: Look) -> list[Cause]:
 
 
 def _apart(looked: Look) -> list[Cause]:
-    said, fix = looked.apart(), "let all ranks take the same branches, with inputs of the same kinds"
+    """That ranks differ; what is said of parameters holds what to do."""
+    said = looked.apart()
+    fix = (
+        ""
+        if said in looked.unequal()
+        else "let all ranks take the same branches, with inputs of the same kinds"
+    )
     return [Cause("ranks differ", why=said, fix=fix, seconds=float("inf"))] if said else []
 
 

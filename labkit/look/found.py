@@ -171,7 +171,11 @@ class Look:
             return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
         for title, ranks in self.partial():
             return f"{title} was compiled on rank {ranks} only"
-        return next(iter([*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]), "")
+        return next(iter(self.unequal()), "")
+
+    def unequal(self) -> list[str]:
+        """Describe what ranks sent or hold otherwise, though they may have done the same."""
+        return [*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]
 
     @property
     def staged(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.look import causes, switches
+from labkit.look import calls, causes, replicas, switches
 from labkit.look.found import Look
 from labkit.look.viewer import viewer
 from labkit.views import strip, strip_text
@@ -177,7 +177,14 @@ def _ranks(looked: Look) -> list[str]:
             parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
     for name, ranks in looked.partial()[:6]:
         parts.append(f"<p>{_e(name)} was compiled on rank {_e(ranks)} only.</p>")
-    return [*parts, "<p>No graph and no guard.</p>"] if len(parts) == 1 else parts
+    held = replicas.differing(looked.held["replicas"])
+    if len(held):
+        parts.append(table(held, "Parameters and buffers after the last recorded step, by their 2-norm."))
+    parts += [f"<p>{_e(said)}.</p>" for said in calls.differing(looked.held["calls"])]
+    listed = "".join(
+        f"<li>{_e(said)}</li>" for said in [*looked.compared(), "guards, without ids of objects"]
+    )
+    return [*parts, f"<p class='quiet'>Compared:</p><ul class='quiet'>{listed}</ul>"]
 
 
 def _first_call(looked: Look) -> list[str]:
