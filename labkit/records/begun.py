@@ -24,6 +24,7 @@ KEPT: dict[str, type] = {
     **{
         "break_text": str,
         "failure": str,
+        "error": str,
         "reasons": list,
         "failed_at": list,
         "seconds": float,
