@@ -323,7 +323,8 @@ def together(reports: list[Report]) -> Look:
         about = one.provenance
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
-    every["guards"] = [one.tables["guards"] for one in reports]
+    texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
+    every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
     every["asked"] = [one.tables["asked"].astype(switches.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
