@@ -162,7 +162,7 @@ class Look:
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
         counts = self.counts.set_index("rank")
-        for name in COUNTS:
+        for name in ("recompiles", *COUNTS):  # of a recompile the guard is known
             if counts[name].nunique() > 1:
                 said = ", ".join(f"{value:g} on rank {rank}" for rank, value in counts[name].items())
                 why = causes.only_on(self) if name == "recompiles" else ""
