@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -344,7 +344,7 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
                 bool(entry["retired"]),
                 bool(entry["is_p2p"]),
                 members.get(entry["process_group"][0], ()),
-                next((f["name"] for f in entry.get("frames", ()) if _asks(f["filename"], f["name"])), ""),
+                "" if entry["is_p2p"] else _called(entry.get("frames", ())),
             )
         )
     return found
@@ -363,6 +363,10 @@ def _members() -> dict[str, tuple[int, ...]]:
         return {str(group.group_name): tuple(ranks(group)) for group in process_groups()}
     except (KeyError, RuntimeError, ValueError):  # a group is being made or destroyed
         return {}
+
+
+def _called(frames: Iterable[dict[str, Any]]) -> str:
+    return next((frame["name"] for frame in frames if _asks(frame["filename"], frame["name"])), "")
 
 
 def _asks(filename: str, name: str) -> bool:
