@@ -89,11 +89,12 @@ def complete(whole: dict[str, pd.DataFrame], folder: Path) -> dict[str, pd.DataF
         folder: Where the ranks wrote.
     """
     for rank, compiles in read(folder).items():
-        known = {part: table[table["rank"] == rank]["compile_id"] for part, table in whole.items()}
-        if known["compiles"].empty:
+        compiles_of = whole["compiles"]
+        known = compiles_of[compiles_of["rank"] == rank]["compile_id"]
+        if known.empty:
             continue
         for part, table in begun.tables(compiles, rank).items():
-            new = table[~table["compile_id"].isin(known["compiles"])]
+            new = table[~table["compile_id"].isin(known)]
             if len(new):
                 whole = whole | {part: pd.concat([whole[part], new], ignore_index=True)}
     return whole
