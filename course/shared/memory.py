@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,7 @@ def _handed(call: Callable[[], Any]) -> list[int]:
     if torch_compat.profiler_running():
         raise ValueError("a torch profiler is already running in this process, and measuring memory needs it")
     torch_compat.quiet_profiler()
+    gc.collect()  # else the collector could free an earlier model during the call, which would be taken off
     # a GPU's allocator reports to the host's side of the profile as well
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         kept = call()  # alive until the profile ends

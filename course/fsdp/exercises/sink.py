@@ -31,6 +31,11 @@ def _scatter(x: Any) -> Any:
     return functional_op("wait_tensor")(start)
 
 
+def _reduce(x: Any) -> Any:
+    start = functional_op("all_reduce")(x, "sum", world_name())
+    return functional_op("wait_tensor")(start)
+
+
 def chain(x: Any, *pieces: Any) -> Any:
     """Four weights, each gathered where it is used."""
     for piece in pieces:
@@ -67,6 +72,13 @@ def reduced_before(x: Any, *pieces: Any) -> Any:
     y = x @ x
     reduced = [_scatter(y), _scatter(x)]
     return y @ _gather(pieces[0]), reduced
+
+
+def summed_before(x: Any, *pieces: Any) -> Any:
+    """An all-reduce stands between a matmul and the gather."""
+    y = x @ x
+    total = _reduce(y.sum(0))
+    return y @ _gather(pieces[0]), total
 
 
 def two_first(x: Any, *pieces: Any) -> Any:
@@ -108,6 +120,7 @@ PROGRAMS: dict[Callable[..., Any], tuple[list[int], int]] = {
     two_first: ([0, 1], 2),
     biased: ([0, 0, 1, 1, 1, 1, 1, 1], 4),
     reduced_before: ([0], 1),
+    summed_before: ([0], 1),
     mixed: ([], 2),  # filled in below: what is after a reduce-scatter depends on where it waits
 }
 # of the gathers of `mixed`: one matmul, that of the gradient, stands between each and its use

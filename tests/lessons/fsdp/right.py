@@ -47,7 +47,7 @@ def swaps(graph):
             continue
         passed, here = 0, node.prev
         while passed < 1 and here.op == "call_function" and here not in node.all_input_nodes:
-            if any(word in str(here.target) for word in ("all_gather", "reduce_scatter")):
+            if "_c10d_functional" in str(here.target) and "wait_tensor" not in str(here.target):
                 break
             passed += here.target in matmuls
             here.prepend(node)

@@ -9,6 +9,7 @@ import pytest
 
 from course.fsdp.link import Link, over
 from course.fsdp.measure import apart, collectives, ranges, times_right
+from course.shared.memory import peak
 from labkit import Ranks, lessons
 
 SIZES = (32, 96, 3, 20)  # not the lesson's
@@ -192,7 +193,8 @@ def _way(name: str) -> tuple[dict[str, int], float]:
     if name.startswith("two"):
         whole = name.endswith("whole")
         step = partial(program.two_micro_batches, one_sync=whole, stays_whole=whole)
-    build = {"hsdp": program.hsdp, "bfloat16": program.bfloat16, "checkpointed": program.checkpointed}
+    build = {"hsdp": program.hsdp, "bfloat16": program.bfloat16}
+    build["checkpointed"] = lambda model: program.units(program.checkpointed(model))
     dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
     model = build.get(name, program.units)(program.seeded(*SIZES))
     for _ in range(2):
@@ -223,3 +225,67 @@ def test_hybrid_sharding_has_the_gradient_of_one_process():
     with Ranks(4, device="cpu", backend="gloo", quiet=True, live=False) as four:
         for counts, error in four.run(_way, "hsdp").values():
             assert counts == {"gathers": 7, "reduce-scatters": 4, "all-reduces": 4} and error < 1e-5
+
+
+def _peaks() -> list[int]:
+    """Of plain units, then of hybrid sharding, after an earlier model that only the garbage collector frees."""
+    from functools import partial
+
+    program, found = lessons.program("fsdp"), []
+    for build in (program.units, program.hsdp):
+        model = build(program.seeded(*SIZES))
+        step = partial(program.step_of, model, *program.batch(40))
+        step()
+        model.zero_grad()
+        found.append(peak(step))
+    return found
+
+
+@pytest.mark.slow
+def test_hybrid_sharding_adds_more_memory_in_a_step_than_plain_units():
+    with Ranks(4, device="cpu", backend="shm", quiet=True, live=False) as four:
+        for units, hsdp in four.run(_peaks).values():
+            assert hsdp > units
+
+
+def _checkpointed(how: str) -> tuple[int, float, list[str]]:
+    from functools import partial
+
+    import torch
+    from torch._dynamo.testing import CompileCounterWithBackend
+    from torch.utils.checkpoint import checkpoint
+
+    program = lessons.program("fsdp")
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    model = program.seeded(*SIZES)
+    if how == "wrapper":
+        model = program.checkpointed(model)
+    for block in model.blocks:
+        if how == "forward":
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.compile(backend=counter)
+    program.units(model)
+    program.step_of(model, *program.batch(40))
+    error = apart(model, program.one_process(*program.batch(40), *SIZES))
+    return counter.frame_count, error, list(model.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "graphs"), [("wrapper", 1), ("forward", 0)])
+def test_checkpointed_blocks_are_compiled_where_a_module_calls_checkpoint(some, how, graphs):
+    for found, error, keys in some.run(_checkpointed, how).values():
+        assert found == graphs and error < 1e-5
+        assert "blocks.0.up.weight" in keys
+
+
+def test_a_compiled_block_changes_the_keys_only_where_it_is_wrapped():
+    import torch
+
+    program = lessons.program("fsdp")
+    wrapped, in_place = program.seeded(*SIZES), program.seeded(*SIZES)
+    wrapped.blocks = torch.nn.ModuleList(torch.compile(block) for block in wrapped.blocks)
+    for block in in_place.blocks:
+        block.compile()
+    assert "blocks.0._orig_mod.up.weight" in wrapped.state_dict()
+    assert list(in_place.state_dict()) == list(program.seeded(*SIZES).state_dict())

@@ -89,6 +89,15 @@ def _keeps_rows(self, rows):
     return dist.reduce_scatter(mine, list(rows), async_op=True), mine, rows
 
 
+def _keeps_received(self):
+    work, self.received, _ = self.scattering
+    right_unit().finish(self)
+
+
+def _new_data(self, weight, part):
+    weight.data = part.reshape(weight.shape).clone()
+
+
 def _waits_at_once(self, rows):
     mine = torch.empty_like(rows[0])
     work = dist.reduce_scatter(mine, list(rows), async_op=True)
@@ -143,6 +152,8 @@ UNIT = {
     spoilt("no_return", use=_no_return): "return at once from `use`",
     spoilt("copies", fill=_copies): "keep no copy of a whole weight",
     spoilt("keeps_rows", send=_keeps_rows): "keep no copy of a whole weight",
+    spoilt("keeps_received", finish=_keeps_received): "keep no copy of a whole weight",
+    spoilt("new_data", fill=_new_data): "give the storage its size",
     spoilt("on_the_first", ready=_on_the_first): "another weight of the unit may come last",
     spoilt("on_the_last", ready=_on_the_last): "another weight of the unit may come last",
     spoilt("never_reset", reset=_never): "set back what you counted",
@@ -228,6 +239,12 @@ def over_reductions(graph):
     _first_users(graph)
 
 
+def over_all_reduces(graph):
+    """It knows two kinds of collectives."""
+    waits_stay(graph)
+    _first_users(graph)
+
+
 def over_gathers(graph):
     """Each gather moves over one matmul, and over other gathers."""
     for node in _gathers(graph):
@@ -275,6 +292,7 @@ SINK = {
     before_its_input: "before one of its inputs",
     waits_stay: "directly before the first of its users",
     users_as_made: "the order in which users were made",
+    over_all_reduces: "no start of another collective",
     over_gathers: "no start of another collective",
     without_biases: "each further one holds another whole weight",
     over_reductions: "no start of another collective",
