@@ -59,7 +59,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         step: The function that was said to be a step, '' for none.
         tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
     """
-    unit, apart, took = looked.unit, looked.apart(), looked.duration_ms()
+    unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
     how = f"calls of <code>{_e(step)}</code>" if step else {
         "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
@@ -73,7 +73,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b><pre>{_e(failure)}</pre></div>"
         if failure
         else "",
-        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{_e(looked.verdict().capitalize())}.</p>",
+        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{_e(verdict[:1].upper() + verdict[1:])}.</p>",
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",

@@ -74,7 +74,7 @@ def described(compile_: Compile, names: Names) -> str:
 
     >>> made = Compile(0, "1/1", 0.0, co_name="step", filename="train.py", line=7, reasons=["1/0: x == 3"])
     >>> described(made, Names())
-    'step again: x == 3 (train.py:7)'
+    'step again: `x` changes (it was 3) (train.py:7)'
     """
     name, _ = names.function(compile_.co_name, compile_.filename, compile_.line)
     guard = again(compile_, names)

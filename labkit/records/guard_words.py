@@ -111,9 +111,11 @@ def _run(was: str, now: str, reason: str, others: Sequence[str]) -> list[str]:
 
 
 def _values(values: Sequence[str]) -> str:
-    """Some of the values, with arrows between them; '' for one value only, and for long ones."""
+    """Some of the values, with arrows between them; the one before where only that is known; '' for long ones."""
     shown = list(dict.fromkeys(_LONG.sub(lambda m: f"{float(m[0]):.4g}", value.strip()) for value in values))
-    if len(shown) < 2 or any(len(value) > 40 for value in shown[:4]):
+    if any(len(value) > 40 for value in shown[:4]):
         return ""
+    if len(shown) < 2:
+        return f" (it was {shown[0]})" if shown else ""
     more = " -> ..." if len(shown) > 4 else ""
     return f" ({' -> '.join(shown[:4])}{more})"

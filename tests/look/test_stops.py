@@ -86,7 +86,9 @@ def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
         listeners[:] = before
     path = tmp_path / "compiles-1.jsonl"
     open_ = journal.read(tmp_path)
-    assert journal.ended(open_, "") == ["rank 1 was compiling step again: x == 3 (train.py:7)"]
+    assert journal.ended(open_, "") == [
+        "rank 1 was compiling step again: `x` changes (it was 3) (train.py:7)"
+    ]
     over = json.dumps(begun.facts(made(finished=True, has_code=True, ops=2)))
     for torn in (
         over[:-9],
@@ -107,7 +109,7 @@ def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> N
     failed = made(
         finished=True, error="BackendCompilerFailed", failure="no kernel", failed_at=("train.py", 9)
     )
-    said = "rank 0 failed while compiling step again: x == 3 (train.py:7), at train.py:9"
+    said = "rank 0 failed while compiling step again: `x` changes (it was 3) (train.py:7), at train.py:9"
     assert journal.ended({0: [failed]}, "rank 0 raised BackendCompilerFailed: no kernel") == [said]
     assert journal.ended({0: [failed]}, "rank 0 raised KeyError: 'x'") == []  # the error was suppressed
     assert not made(finished=True, error="SkipFrame").failed
@@ -118,7 +120,7 @@ def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> N
         failed_at=("train.py", 9),
         begun=True,
     )
-    assert begun.again(made(), Names()) == "x == 3"
+    assert begun.again(made(), Names()) == "`x` changes (it was 3)"
 
 
 def test_another_machines_journal_comes_to_rank_0(tmp_path: Path) -> None:
