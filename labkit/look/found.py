@@ -179,9 +179,11 @@ class Look:
 
     @property
     def staged(self) -> bool:
-        """Whether ranks send each other messages, as the stages of a pipeline do: these differ by design."""
+        """Whether ranks are stages of a pipeline, and send each other messages: these differ by design."""
         events = self.record.events
-        return bool(events["name"][events["kind"] == "collective"].map(point_to_point).any())
+        return bool(self.provenance.get("pipeline")) and bool(
+            events["name"][events["kind"] == "collective"].map(point_to_point).any()
+        )
 
     def verdict(self) -> str:
         """Return in one sentence whether ranks did the same, with what was compared."""

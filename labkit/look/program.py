@@ -268,6 +268,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
     facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}
     facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
+    facts |= {"pipeline": "torch.distributed.pipelining" in sys.modules}
     facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
     return Report(
         f"rank-{rank}",
