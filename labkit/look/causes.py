@@ -6,16 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from labkit.look import switches
-from labkit.records.guard_words import words
+from labkit.look.found import Look
+from labkit.look.owners import OWNERS, library_of, owner_of
+from labkit.records.guard_words import form
 from labkit.records.reasons import Why, libraries_of, read_break
-
-if TYPE_CHECKING:
-    from labkit.look.found import Look
 
 __all__ = [
     "ORDER",
@@ -23,26 +21,10 @@ __all__ = [
     "Folded",
     "causes",
     "folded",
-    "guard_of",
-    "library_of",
-    "only_on",
-    "owner_of",
     "shown",
 ]
 
 ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
-NOTHING = "nothing to do"
-# part of torch's own code -> whose it is, and what to do about breaks that torch itself has there
-OWNERS = {
-    "torch/nn/parallel/": ("DDP", NOTHING),
-    "torch/distributed/fsdp/": ("FSDP2", "compile the blocks instead of the whole model"),
-    "torch/optim/": ("the optimizer", NOTHING),
-    "torch/distributed/pipelining/": ("the pipeline", "compile the stages' modules"),
-    "torch/utils/checkpoint": ("activation checkpointing", NOTHING),
-}
-# what only calls further: the module's call machinery, and Dynamo's own stand-ins
-_PASSED = ("torch/_dynamo/", "torch/_compile", "torch/nn/modules/module.py", "torch/utils/_contextlib.py")
-_CONTEXT = re.compile(r"Developer debug context: module: (torch[\w.]*),")
 _LIMIT = "recompile limit"
 # what a break's reason or a failed guard holds -> what to do
 _FIXES = (
@@ -128,52 +110,6 @@ def folded(looked: Look) -> list[Folded]:
     return [Folded(o, advice[o], tuple(sorted(at)), executed[o]) for o, at in places.items()]
 
 
-def guard_of(looked: Look, name: str, rank: int) -> str:
-    """Return in words why a rank compiled a function again, with the guard itself."""
-    mine = looked.whole["recompiles"]
-    mine = mine[(mine["name"] == name) & (mine["rank"] == rank)]
-    guards = looked.whole["guards"]
-    guards = guards[(guards["name"] == name) & (guards["rank"] == rank)]
-    last = str(guards["text"].iloc[-1]) if len(guards) else ""
-    reasons = list(mine["reason"])
-    told: dict[str, str] = {}
-    for i, reason in enumerate(reasons):
-        told.setdefault(_form(reason), words(reason, reasons[i + 1 :], last))
-    return "; ".join(list(told.values())[:3]) + ("; ..." if len(told) > 3 else "")
-
-
-def only_on(looked: Look) -> str:
-    """Say which functions were compiled again more often on one rank than on another, and why."""
-    counts = looked.whole["recompiles"].groupby(["name", "rank"]).size().unstack("rank")
-    counts = counts.reindex(columns=looked.ranks).fillna(0)
-    for name, row in counts.iterrows():
-        if row.nunique() > 1:
-            rank = int(row.idxmax())
-            return f" (rank {rank} compiled {name} again: {guard_of(looked, str(name), rank)})"
-    return ""
-
-
-def _form(guard: str) -> str:
-    """A guard without the values that it compares with."""
-    return re.sub(r" == .*$|expected .*$|, \d+.*$", "", guard)
-
-
-def owner_of(text: str) -> str:
-    """Return whose break it is, by where its code stands: a name of `OWNERS`; '' where the program can do something."""
-    inner = [place for place in libraries_of(text) if "/" in place and not place.startswith(_PASSED)]
-    stands = inner[-1] if inner else ""
-    if not stands and (at := _CONTEXT.search(text)):  # the program's own line calls what torch does not trace
-        stands = at[1].replace(".", "/") + "/"
-    return next((owner for part, (owner, _) in OWNERS.items() if stands.startswith(part)), "")
-
-
-def library_of(text: str) -> str:
-    """Return the innermost line in a library where torch stopped, one outside of torch before its own."""
-    inner = [place for place in libraries_of(text) if not place.startswith(_PASSED)]
-    outside = [place for place in inner if not place.startswith("torch/")]
-    return (outside or inner or [""])[-1]
-
-
 def _fix(reason: str, otherwise: str = "") -> str:
     return next((said for pattern, said in _FIXES if re.search(pattern, reason)), otherwise)
 
@@ -225,12 +161,12 @@ def _recompiles(looked: Look) -> list[Cause]:
         if len(over):
             said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
         where = Counter(mine["place"]).most_common(1)[0][0] if len(mine) else over["place"].iloc[0]
-        often = Counter(map(_form, mine["reason"])).most_common(1)
-        reason = next((r for r in mine["reason"] if _form(r) == often[0][0]), "") if often else ""
+        often = Counter(map(form, mine["reason"])).most_common(1)
+        reason = next((r for r in mine["reason"] if form(r) == often[0][0]), "") if often else ""
         own, library = _own_line(looked, name, where)
         cost = f"{took:.2f} s of compiling in the whole run"
         cost += ", and the rest runs in Python" if len(over) else ""
-        why = guard_of(looked, name, rank) if len(mine) else ""
+        why = looked.guard_of(name, rank) if len(mine) else ""
         found.append(Cause(said, own, library, why, cost, _fix(reason), seconds=float(took)))
     return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, journal, page, stops
+from labkit.look import found, gate, joined, journal, page, stops, summary
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -117,7 +117,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         name = looked.name if looked is not None else folder.name
         said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
     else:
-        said, body = looked.text(), page.html(looked, failure, given.step, traces)
+        said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
     index = files.replace(folder / "index.html", body.encode())
     print(f"\n{said}\n\npage: {_below(index)}", flush=True)
     if given.trace and looked is not None and not early:

@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, causes, costs, journal, replicas, switches
+from labkit.look import calls, costs, journal, made, replicas
+from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
+from labkit.records.guard_words import form, words
 from labkit.records.reasons import Why, read_break
 from labkit.records.record import TABLES
 from labkit.report import Report
@@ -129,7 +131,7 @@ class Look:
             kind = read_break(texts[key], Why(*key, texts[key]))
             table.loc[i, ["outside_ms", "share"]] = outside, share
             table.loc[i, ["explanation", "hints"]] = kind.explanation, "\n".join(kind.hints)
-            table.loc[i, ["owner", "library"]] = causes.owner_of(texts[key]), causes.library_of(texts[key])
+            table.loc[i, ["owner", "library"]] = owner_of(texts[key]), library_of(texts[key])
         return table.sort_values("outside_ms", ascending=False, ignore_index=True) if len(table) else table
 
     @functools.cached_property
@@ -165,7 +167,7 @@ class Look:
         for name in ("recompiles", *COUNTS):  # of a recompile the guard is known
             if counts[name].nunique() > 1:
                 said = ", ".join(f"{value:g} on rank {rank}" for rank, value in counts[name].items())
-                why = causes.only_on(self) if name == "recompiles" else ""
+                why = self._only_on() if name == "recompiles" else ""
                 return f"{name}: {said}{why}"
         for title, compared in self.differing("dynamo"):
             return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
@@ -214,6 +216,29 @@ class Look:
             if len(ranks) < len(self.ranks)
         ]
 
+    def guard_of(self, name: str, rank: int) -> str:
+        """Return in words why a rank compiled a function again, with the guard itself."""
+        mine = self.whole["recompiles"]
+        mine = mine[(mine["name"] == name) & (mine["rank"] == rank)]
+        guards = self.whole["guards"]
+        guards = guards[(guards["name"] == name) & (guards["rank"] == rank)]
+        last = str(guards["text"].iloc[-1]) if len(guards) else ""
+        reasons = list(mine["reason"])
+        told: dict[str, str] = {}
+        for i, reason in enumerate(reasons):
+            told.setdefault(form(reason), words(reason, reasons[i + 1 :], last))
+        return "; ".join(list(told.values())[:3]) + ("; ..." if len(told) > 3 else "")
+
+    def _only_on(self) -> str:
+        """Say which functions were compiled again more often on one rank than on another, and why."""
+        counts = self.whole["recompiles"].groupby(["name", "rank"]).size().unstack("rank")
+        counts = counts.reindex(columns=self.ranks).fillna(0)
+        for name, row in counts.iterrows():
+            if row.nunique() > 1:
+                rank = int(row.idxmax())
+                return f" (rank {rank} compiled {name} again: {self.guard_of(str(name), rank)})"
+        return ""
+
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
 
@@ -247,14 +272,6 @@ class Look:
         title = f"{self.name}: {self.steps} {self.unit}s of {len(self.ranks)} ranks"
         view = "labkit.views:strip"
         return Report(name, title, self.record.label, tables, verdicts, self.provenance, self.notes, view)
-
-    def text(self) -> str:
-        """Describe in plain text: the counts, the three causes to begin with, and whether ranks differ."""
-        lines = [f"{self.name}: {self.steps} {self.unit}s recorded  [{self.record.label}]", ""]
-        lines += [self.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
-        lines += [*causes.shown(causes.causes(self), 3), *map(str, causes.folded(self))]
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join([*lines, self.verdict()])
 
 
 def read(folder: Path) -> Look | None:
@@ -327,7 +344,7 @@ def together(reports: list[Report]) -> Look:
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
     texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
     every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
-    every["asked"] = [one.tables["asked"].astype(switches.TYPES) for one in reports]
+    every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import causes
 from labkit.look.found import COUNTS, Look
 
 __all__ = ["compare", "counts", "load", "save", "table"]
@@ -40,7 +39,7 @@ def counts(looked: Look) -> dict[str, Any]:
         where = {f"{row['place']}: {row['reason']}": row[column] for _, row in breaks.iterrows()}
         operations = calls.groupby("operation")[column].sum().to_dict() if len(calls) else {}
         again = {
-            f"{name}: {causes.guard_of(looked, name, int(rank))}": float(count)
+            f"{name}: {looked.guard_of(name, int(rank))}": float(count)
             for name, count in recompiles[recompiles["rank"] == rank].groupby("name").size().items()
         }
         ranks[str(rank)] = {**mine, "where": where, "operations": operations, "again": again}

@@ -22,7 +22,7 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
-from labkit.look import calls, journal, replicas, switches
+from labkit.look import calls, journal, made, replicas
 from labkit.look.found import HELD
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import here
@@ -261,7 +261,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         **rec.tables,
         **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
-        "asked": switches.asked(steps.made),
+        "asked": made.asked(steps.made),
         **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
         **steps.after,
     }

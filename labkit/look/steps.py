@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from labkit.look.switches import Made
+from labkit.look.made import Made
 from labkit.records import Record, install, record
 from labkit.torch_compat import hide_from_dynamo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["source", "words"]
+__all__ = ["form", "source", "words"]
 
 _LOCAL = re.compile(r"\b[LG]\[['\"](\w+)['\"]\]")
 _ITEM = re.compile(r"\.__dict__\[['\"](\w+)['\"]\]")
@@ -29,6 +29,11 @@ _STATES = {
     "num_threads": "the number of threads changes (`torch.set_num_threads`)",
     "default_dtype": "the default dtype changes (`torch.set_default_dtype`)",
 }
+
+
+def form(guard: str) -> str:
+    """A guard without the values that it compares with."""
+    return re.sub(r" == .*$|expected .*$|, \d+.*$", "", guard)
 
 
 def source(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.look import found
+from labkit.look import found, summary
 from labkit.records.guard_words import words
 
 SCRIPT = Path(__file__).parent / "scripts" / "causes.py"
@@ -37,7 +37,7 @@ def looked(tmp_path_factory):
             body = (at / "index.html").read_text()
             first = body.partition("<h2>The strip of one")[0]
             plain = html.unescape(re.sub(r"<[^>]+>", " ", first.partition("</style>")[2]))
-            kept[kind] = found.read(at).text(), plain, json.loads(base.read_text())
+            kept[kind] = summary.text(found.read(at)), plain, json.loads(base.read_text())
         return kept[kind]
 
     return run
@@ -122,8 +122,8 @@ def test_no_share_is_above_the_whole(looked, kind):
             "the dtype of `x` changes (Float -> Double)",
         ),
         ("GLOBAL_STATE changed: grad_mode ", "gradients are on in one call and off in another (`grad_mode`)"),
-        ("len(self.items) == 3", "the length of `self.items` changes"),
-        ("L['self']._modules['a'].rate == 0.1", "`self.a.rate` changes"),
+        ("len(self.items) == 3", "the length of `self.items` changes (it was 3)"),
+        ("L['self']._modules['a'].rate == 0.1", "`self.a.rate` changes (it was 0.1)"),
     ],
 )
 def test_a_guard_in_words(guard, said):

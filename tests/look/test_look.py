@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.look import gate, page
+from labkit.look import gate, page, summary
 from labkit.look.call import look
 from labkit.look.found import together
 from labkit.look.program import watch
@@ -155,14 +155,14 @@ def test_a_program_without_steps_is_an_error_that_says_why(ranks):
 
 def test_ranks_that_differ_are_named(ranks):
     found = together(list(ranks.run(watch, forwards, (6, True), {}, Options(3, 3)).values()))
-    assert found.apart() and "all ranks did the same" not in found.text()
+    assert found.apart() and "all ranks did the same" not in summary.text(found)
     assert list(found.counts["recompiles"]) == [0, 2]
     assert "Ranks differ" in page.html(found)
 
 
 def test_a_rank_that_wrote_nothing_is_named(reports):
     found = together(reports[:1])
-    assert found.missing == [1] and "note: rank 1 wrote nothing" in found.text()
+    assert found.missing == [1] and "note: rank 1 wrote nothing" in summary.text(found)
     assert "rank 1 wrote nothing" in page.html(found)
 
 
@@ -190,7 +190,7 @@ def test_guards_that_differ_by_an_address_only_are_no_difference():
 def test_a_program_with_a_profiler_of_its_own_has_its_breaks_counted(ranks):
     found = together(list(ranks.run(watch, profiled, (6,), {}, Options()).values()))
     assert list(found.counts["breaks"]) == [1, 1] and list(found.breaks["rank 0"]) == [1.0]
-    assert "operators were not recorded" in found.text() and "an unknown part" in page.html(found)
+    assert "operators were not recorded" in summary.text(found) and "an unknown part" in page.html(found)
     with pytest.raises(ValueError, match="while the script runs a profiler"):
         gate.counts(found)
 

@@ -1,0 +1,73 @@
+"""What torch.compile made in a program: where, of what, and how often it was called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from labkit import places
+
+__all__ = ["TYPES", "Made", "asked"]
+
+TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
+TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "dynamic": "str"}
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+@dataclass
+class Made:
+    """A callable that torch.compile made: where, of what, and how often it was called, in all and in recorded steps."""
+
+    place: str
+    name: str
+    own: bool  # whether some code in it is not torch's
+    ddp: bool
+    dynamic: str
+    calls: int = 0
+    recorded: int = 0
+    module: Callable[[], Any] = field(default=lambda: None, repr=False)
+
+    @classmethod
+    def of(cls, model: Any, options: dict[str, Any]) -> Made:
+        """Describe what torch.compile is given, at the line of the program that calls it."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and places.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        place = places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+        module = getattr(model, "__self__", model)  # `module.compile()` compiles a method
+        if not isinstance(module, torch.nn.Module):
+            name = getattr(model, "__qualname__", type(model).__name__).rpartition("<locals>.")[2]
+            return cls(place, name, _not_torchs(model), False, str(options.get("dynamic")))
+        parts = list(module.modules())
+        own = any(_not_torchs(type(part).forward) for part in parts)
+        ddp = any(isinstance(part, torch.nn.parallel.DistributedDataParallel) for part in parts)
+        name = f"{type(module).__qualname__.rpartition('<locals>.')[2]}.forward"
+        return cls(place, name, own, ddp, str(options.get("dynamic")), module=weakref.ref(module))
+
+
+def _not_torchs(fn: Any) -> bool:
+    code = getattr(fn, "__code__", None)
+    return code is None or not code.co_filename.startswith(_TORCH)
+
+
+def asked(made: list[Made]) -> pd.DataFrame:
+    """Make the table of what torch.compile made on one rank; its columns are those of `TYPES`, without rank.
+
+    `inside` says that it is a part of another one that was called, whose graphs hold it.
+    """
+    rows = []
+    for one in made:
+        module = one.module()
+        others = [other.module() for other in made if other is not one and other.calls]
+        inside = module is not None and any(
+            module in other.modules() for other in others if other is not None
+        )
+        rows.append((one.place, one.name, one.calls, one.recorded, inside, one.own, one.ddp, one.dynamic))
+    return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])
