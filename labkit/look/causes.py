@@ -33,7 +33,7 @@ _FIXES = (
     (r"[Dd]ata.dependent|\.item|_local_scalar|Tensor\.tolist", "keep the value a tensor: torch.where, torch.cond"),
     (r"c10d|distributed|all_reduce|all_gather|Work|ProcessGroup", "use the functional collectives, or call it outside"),
     (r"size mismatch|size\(\)|Eq\(s|length", "use torch._dynamo.mark_dynamic, or pad to a few sizes"),
-    (r"requires_grad mismatch", "give every call an input that agrees in requires_grad"),
+    (r"requires_grad mismatch", "expected once, as where the first block alone has an input without gradient"),
     (r"grad_mode", "expected once: one compile with gradients and one without"),
     (r"param_groups", "keep this setting constant, or make it a tensor: a schedule changes it"),
     (r"dtype mismatch|stride mismatch", "give every call an input of one dtype and layout"),

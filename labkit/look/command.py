@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, journal, page, stops, summary
+from labkit.look import found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -145,7 +145,9 @@ def _finish(
         print(failure, file=sys.stderr)
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
     if looked is None or not looked.steps:
-        raise ValueError(found.nothing(looked, options))
+        idle = switches.idle(looked).itertuples() if looked else ()
+        never = [f"{row.name}, compiled at {row.place}, is never called; " for row in idle]
+        raise ValueError("".join(never) + found.nothing(looked, options))
     if not given.save and baseline is None:
         return 0
     if looked.missing:

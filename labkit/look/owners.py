@@ -33,6 +33,6 @@ def owner_of(text: str) -> str:
 
 def library_of(text: str) -> str:
     """Return the innermost line in a library where torch stopped, one outside of torch before its own."""
-    inner = [place for place in libraries_of(text) if not place.startswith(_PASSED)]
+    inner = [place for place in libraries_of(text) if not place.startswith((*_PASSED, "labkit/"))]
     outside = [place for place in inner if not place.startswith("torch/")]
     return (outside or inner or [""])[-1]
