@@ -229,5 +229,5 @@ def test_two_machines_without_a_shared_folder_are_on_one_page(tmp_path: Path) ->
         said = two.output(both[0])
     assert "train.py: 3 forwards recorded  [gloo · cpu · 2 nodes]" in said, said
     assert {path.name for path in (homes[0] / "page").glob("rank-*")} == {"rank-0.json", "rank-1.json"}
-    assert {path.name for path in (homes[1] / "page").glob("*.*")} == {"rank-1.json"}
+    assert {path.name for path in (homes[1] / "page").glob("*.*")} == {"rank-1.json", "compiles-1.jsonl"}
     assert "on 2 ranks" in (homes[0] / "page" / "index.html").read_text()
