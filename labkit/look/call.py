@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from labkit.look.found import Look, nothing, together
+from labkit.look.found import nothing, together
 from labkit.look.program import watch
 from labkit.look.steps import Options
+from labkit.look.summary import Told
 
 if TYPE_CHECKING:
     from labkit.ranks import Ranks
@@ -23,7 +24,7 @@ def look(
     steps: int = 3,
     step: str = "",
     **kwargs: Any,
-) -> Look:
+) -> Told:
     """Call a function on ranks and record some of its steps, as `labkit look` does for a script.
 
     Steps are found as in a script: by calls of compiled callables and of `optimizer.step`. What the function calls has
@@ -50,4 +51,4 @@ def look(
     found = together(list(ranks.run(watch, fn, args, kwargs, options).values()))
     if not found.steps:
         raise ValueError(nothing(found, options))
-    return found
+    return Told(**vars(found))

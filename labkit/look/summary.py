@@ -5,7 +5,15 @@ from __future__ import annotations
 from labkit.look.causes import causes, folded, shown
 from labkit.look.found import Look
 
-__all__ = ["text"]
+__all__ = ["Told", "text"]
+
+
+class Told(Look):
+    """A look that describes itself, for a notebook."""
+
+    def text(self) -> str:
+        """Describe in plain text, as `text` does."""
+        return text(self)
 
 
 def text(looked: Look) -> str:
