@@ -39,10 +39,7 @@ def take(rank: int, since_ns: int) -> pd.DataFrame:
         and dtypes of its tensors, and the line that called it. Messages between two ranks are left out.
     """
     known = introspect.collectives(since_ns) if dist.is_available() and dist.is_initialized() else None
-    members = {
-        str(group.group_name): ",".join(map(str, dist.get_process_group_ranks(group)))
-        for group in (torch_compat.process_groups() if known else ())
-    }
+    members = {name: ",".join(map(str, ranks)) for name, ranks in torch_compat.group_members().items()}
     rows = [
         (rank, call.group, members.get(call.group, ""), call.number, call.op, _tensors(call), call.place)
         for call in known or ()

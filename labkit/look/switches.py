@@ -36,12 +36,10 @@ def rows(looked: Look) -> pd.DataFrame:
     unused = set(idle(looked).itertuples(index=False, name=None))
     for (place, name), part in made.groupby(["place", "name"], sort=False):
         calls = ", ".join(map(str, part.groupby("rank")["calls"].sum().unique()))
-        got = "no effect, because it is never called" if (place, name) in unused else f"called {calls} times"
-        got = (
-            "part of another compiled call"
-            if not part["calls"].any() and (place, name) not in unused
-            else got
-        )
+        if (place, name) in unused:
+            got = "no effect, because it is never called"
+        else:
+            got = f"called {calls} times" if part["calls"].any() else "part of another compiled call"
         times = part.groupby("rank").size().max()
         found.append(("torch.compile", f"{name} at {place}{f', {times} of them' if times > 1 else ''}", got))
     if len(made):

@@ -328,7 +328,9 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or hasattr(distributed.group.WORLD, "where"):
         return None
-    found, members = [], _members()
+    from labkit.torch_compat import group_members
+
+    found, members = [], group_members()
     for entry in _record(stacks=True):
         if entry.get("time_created_ns", since_ns) < since_ns:
             continue
@@ -352,17 +354,6 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
 
 def _readers(filename: str) -> bool:
     return filename not in HIDDEN and not is_library(filename)
-
-
-def _members() -> dict[str, tuple[int, ...]]:
-    """The ranks of this process' groups, by name."""
-    from labkit.torch_compat import process_groups
-
-    ranks = sys.modules["torch.distributed"].get_process_group_ranks
-    try:
-        return {str(group.group_name): tuple(ranks(group)) for group in process_groups()}
-    except (KeyError, RuntimeError, ValueError):  # a group is being made or destroyed
-        return {}
 
 
 def _called(frames: Iterable[dict[str, Any]]) -> str:

@@ -81,17 +81,16 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
     if at := _GONE.match(reason):
         return f"`{source(at['name'])}` is another object, and the one before is gone"
     if at := _OBJECT.match(reason):
-        other = "object" if at["kind"] == "obj_id" else "type"
-        name = source(at["name"])
-        return f"`{name}` is another object" if other == "object" else f"`{name}` has another type"
-    for form, said in ((_SIZED, ""), (_LENGTH, "the length of "), (_EQUAL, "")):
-        if at := form.match(reason):
+        said = "is another object" if at["kind"] == "obj_id" else "has another type"
+        return f"`{source(at['name'])}` {said}"
+    for pattern, said in ((_SIZED, ""), (_LENGTH, "the length of "), (_EQUAL, "")):
+        if at := pattern.match(reason):
             left = reason.rpartition(" == ")[0]
             was = [at["was"], *(value for text in others if (value := _value(text, left)))]
             newest = next((value for line in last.splitlines() if (value := _value(line, left))), "")
             values = [*was, newest] if newest and newest != was[-1] else was
             name = f"{said}`{source(at['name'])}`"
-            if form is _SIZED:
+            if pattern is _SIZED:
                 part = "dimension" if at["what"] == "size" else "the stride of dimension"
                 name = f"{part} {at['index']} of {name}"
             return f"{name} changes{' each time' if len(set(values)) > 2 else ''}{_values(values)}"

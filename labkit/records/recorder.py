@@ -183,7 +183,8 @@ def build_record(
 
 
 def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: int) -> list[dict[str, Any]]:
-    group_of = torch_compat.groups_by_time()
+    calls = any(e.kind == "collective" for e in events)
+    group_of = torch_compat.groups_by_time() if calls else None
     return [
         {
             "forward": e.forward,
@@ -196,7 +197,7 @@ def _events(events: Sequence[Event], shown: Sequence[tuple[str, str]], origin: i
             "compile_id": e.compile_id,
             "place": place,
             "shapes": e.shapes,
-            "group": group_of(e.start, e.end) if e.kind == "collective" else "",
+            "group": group_of(e.start, e.end) if group_of and e.kind == "collective" else "",
         }
         for e, (name, place) in zip(events, shown, strict=True)
     ]

@@ -43,6 +43,7 @@ from labkit.torch_compat.groups import (
     functional_collectives,
     functional_op,
     gather_cuda_over_gloo,
+    group_members,
     groups_by_time,
     local_gloo,
     not_in_flight_record,

@@ -69,6 +69,19 @@ def process_groups() -> list[Any]:
     return list(require("torch.distributed.distributed_c10d._world").pg_map)
 
 
+def group_members() -> dict[str, tuple[int, ...]]:
+    """Return the ranks of every process group that is up on this rank, by the group's name."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if not (dist and dist.is_available() and dist.is_initialized()):
+        return {}
+    try:
+        return {
+            str(group.group_name): tuple(dist.get_process_group_ranks(group)) for group in process_groups()
+        }
+    except (KeyError, RuntimeError, ValueError):  # a group is being made or destroyed
+        return {}
+
+
 def default_store() -> Any:
     """Return the store that the default process group was made with."""
     return require("torch.distributed.distributed_c10d._get_default_store")()
@@ -112,12 +125,7 @@ def groups_by_time() -> Callable[[int, int], str]:
         A function of two times in ns of `time.monotonic_ns()`. It returns the group's name and members, such as
         '3: 0, 1', or '' where the group is not known.
     """
-    dist: Any = sys.modules.get("torch.distributed")
-    groups = process_groups() if dist and dist.is_available() and dist.is_initialized() else []
-    named = {
-        group.group_name: f"{group.group_name}: {', '.join(map(str, dist.get_process_group_ranks(group)))}"
-        for group in groups
-    }
+    named = {name: f"{name}: {', '.join(map(str, ranks))}" for name, ranks in group_members().items()}
     if len(named) < 2:
         return lambda start, end: next(iter(named.values()), "")
     epoch = time.time_ns() - time.monotonic_ns()
