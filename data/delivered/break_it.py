@@ -257,7 +257,8 @@ def compile_gate(job: Job, fault: bool, defended: bool) -> Any:
     found = since(before)
     if defended and found != {"graphs": 1, "breaks": 0}:
         raise Caught(f"one graph was meant: {found}")
-    return {**found, "right": bool(torch.isfinite(y).all())}
+    meant = (1 + 0.32 * job.world) ** 3  # a layer adds 0.32 of x a rank
+    return {**found, "right": bool(torch.allclose(y, torch.full_like(y, meant)))}
 
 
 def census(job: Job, fault: bool, defended: bool) -> Any:
@@ -569,7 +570,9 @@ def main() -> int:
         parser.error(f"unknown test {unknown[0]!r}: there is {', '.join(TESTS)}")
     if "TORCHELASTIC_RUN_ID" not in os.environ or int(os.environ["WORLD_SIZE"]) < 2:
         parser.error("start it with torchrun and at least two processes")
-    if not torch.cuda.device_count():  # a process that has used CUDA cannot fork; elsewhere this saves seconds a run
+    if (
+        not torch.cuda.device_count()
+    ):  # a process that has used CUDA cannot fork; elsewhere this saves seconds a run
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
         torch._dynamo.reset()
     store, rows = connect(), []
