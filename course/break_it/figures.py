@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ __all__ = ["figure"]
 
 LEFT, ROW, CHIP = 1.2, 0.36, 0.62  # inches
 GOOD, BAD = "#009E73", "#D55E00"
-MEANS = "Green: the run ended as it has to. Each chip says how, and in how many seconds; beside it, what rank 0 said."
+MEANS = "Green: it ended as it has to. Each chip says how, and in how many seconds; beside it: what the last rank said."
 
 
 @styled
@@ -57,7 +58,7 @@ def _cell(ax: Axes, left: float, line: int, row: dict[str, Any], wide: float) ->
     words = f"{row['how']}\n{row['seconds']:.1f} s"
     look = {"ha": "center", "color": ink_on(colour), "linespacing": 1.0}
     ax.text(left + 0.04 + CHIP / 2, line + 0.5, words, **look, **middle)
-    said = str(row["said"]).partition("; rank ")[0].partition(": ")[2]
+    said = re.split(r"(?:^|; )rank \d+: ", str(row["said"]))[-1]
     text = "\n".join(_folded(said, wide - CHIP - 0.2))
     ax.text(left + CHIP + 0.12, line + 0.5, text, ha="left", linespacing=1.05, **middle)
 
