@@ -21,7 +21,7 @@ SMALLER = {
     "08": "DRILLS=order,break",
     "09": "ROUNDS=1",
     "10b": "ROUNDS=8",
-    "11": "ROUNDS=8 MISTAKES=divisor,stays_away",
+    "11": "ROUNDS=8 OWN_MS=0,1 MESH_MS=0 MISTAKES=divisor,stays_away",
     "12": "ROUNDS=2",
     "13": "ROUNDS=2 BLOCKS=1 CAPS=1",
     "14": "BLOCKS=2 LAYERS=2 ROUNDS=2",
