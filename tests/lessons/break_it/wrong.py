@@ -122,7 +122,7 @@ class LooksForLocks(Preflight):
         return {"lock": threading.Lock()}
 
     def defence(self, message):
-        if "lock" in message:
+        if "lock" in (message or {}):
             raise TypeError("a lock")
 
 
@@ -231,7 +231,7 @@ WRONG = {
         LooksAtOne: "look at all ends",
     },
     "break_it.guards": {
-        WarmsOne: "has to compile all that",
+        WarmsOne: "warm up with each tensor",
         FaultWarmsAll: "something is left to compile",
         OnlyServes: "compare counters before and after",
         GreenOnReturn: "tests nothing",
