@@ -9,8 +9,9 @@ import pandas as pd
 
 from course.shared.timelines import ENDS, NOTES, timelines
 from labkit.views.style import Figure
+from labkit.views.widget import InteractiveFigure
 
-__all__ = ["lanes"]
+__all__ = ["Attempts", "lanes"]
 
 KIND = {"compile": "compile", "all-reduce": "collective"}  # of a span, as `timelines` draws it
 
@@ -38,6 +39,34 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
     arranged = f"Arranged: the timeouts, and that a compile after the first sleeps {sleep_s:g} s."
     tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
     return timelines(*tables, label=label, title=_title(runs), arranged=arranged)
+
+
+class Attempts(InteractiveFigure):
+    """The runs of the odd shape, one at a time; every stop of the slider was run.
+
+    Args:
+        runs, sleep_s, label: as for `lanes`.
+    """
+
+    def __init__(self, runs: Mapping[str, Any], sleep_s: float, label: str) -> None:
+        self.runs, self.sleep_s, self.label = runs, sleep_s, label
+        super().__init__(lanes(runs, sleep_s, label), _outcomes(runs))
+
+    def _build(self, widgets: Any) -> Any:
+        slider = widgets.SelectionSlider(options=list(self.runs), description="run", continuous_update=False)
+
+        def draw(run: str) -> tuple[Figure, str]:
+            chosen = {run: self.runs[run]}
+            return lanes(chosen, self.sleep_s, self.label), _outcomes(chosen)
+
+        return self.picture_with_controls(widgets, {"run": slider}, draw)
+
+
+def _outcomes(runs: Mapping[str, Any]) -> str:
+    return " | ".join(
+        f"{name}: {'right' if all(one['ended'] == 'right' for one in by_rank.values()) else 'error'}"
+        for name, by_rank in runs.items()
+    )
 
 
 def _title(runs: Mapping[str, Any]) -> str:

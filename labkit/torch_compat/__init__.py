@@ -18,7 +18,6 @@ from labkit.torch_compat.cold import (
     CPU_CHECK,
     break_reasons,
     cache_hits,
-    compile_counts,
     compile_events,
     no_compile_caches,
 )

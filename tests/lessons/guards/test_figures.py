@@ -23,3 +23,12 @@ def test_the_lanes_of_the_odd_shape_say_how_each_run_ended():
     assert "timeout 1 s, rank 1: compile, all-reduce; error after 1.60 s" in said
     right = odd_shape_figures.lanes({"timeout 3 s": runs["timeout 3 s"]}, 1.5, "gloo · cpu").summary
     assert "Slow, and right, in each run" in right
+
+    shown = odd_shape_figures.Attempts(runs, 1.5, "gloo · cpu")
+    assert shown.text == "timeout 1 s: error | timeout 3 s: right"
+    if shown.widget is not None:
+        slider, picture, text = shown.widget.children
+        before = bytes(picture.value)
+        slider.value = "timeout 3 s"
+        assert bytes(picture.value) != before and text.value == "timeout 3 s: right"
+        shown.close()
