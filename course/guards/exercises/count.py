@@ -24,7 +24,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         if not isinstance(found, dict):
             raise Mistake(f"my_count returns {found}", FORM)
         if any(type(part) is not int for pair in found.items() for part in pair):
-            raise Mistake(f"{name}: {found}", f"frames and versions are whole numbers; {FORM}")
+            raise Mistake(f"{name}: {found}", "frames and versions are whole numbers, as in {0: 3}")
         if found != truth:
             raise Mistake(f"{name}: {found}; the backend compiled {truth}", _hint(found, truth, entries))
         say(f"{name}: {truth}")

