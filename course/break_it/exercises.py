@@ -298,15 +298,14 @@ class _Leader:
         threading.Thread(target=self._write, daemon=True).start()
 
     def _write(self) -> None:
-        count, stepped = 0, time.monotonic()
+        count, steps, stepped = 0, 0, time.monotonic()
         while not self.over.is_set():
             if self.state in ("works", "wedged"):
                 self.kept.set("heartbeat", str(count := count + 1))
-            if (
-                self.state == "works" and time.monotonic() - stepped > 2 * WINDOW_S
-            ):  # a long step, and no fault
+            going = self.state in ("works", "silent")
+            if going and time.monotonic() - stepped > 2 * WINDOW_S:  # a long step, and no fault
                 stepped = time.monotonic()
-                self.kept.set("step", str(count))
+                self.kept.set("step", str(steps := steps + 1))
             time.sleep(BEAT_S)
 
 
