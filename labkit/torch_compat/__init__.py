@@ -28,10 +28,7 @@ from labkit.torch_compat.compiler import (
     fake_tensors,
     hide_from_dynamo,
     is_fake,
-    mark_dynamic,
     patched,
-    quiet_dynamo,
-    renamed,
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
