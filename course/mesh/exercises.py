@@ -16,6 +16,7 @@ from labkit import files
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import dynamo_reset
 
 __all__ = ["JOBS", "fence", "jobs"]
 
@@ -134,7 +135,7 @@ def _judged(attempt: Attempt, own: Any, others: list[Any]) -> tuple[str, str] | 
 
 def _compiled(call: Callable[..., Any], x: Any, backend: Any) -> tuple[Any, str | None]:
     """The value of a compiled call, and the error that it raised."""
-    torch._dynamo.reset()
+    dynamo_reset()
     try:
         return torch.compile(call, backend=backend, fullgraph=True)(x), None
     except Exception as error:

@@ -10,7 +10,7 @@ import torch
 from labkit import lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
-from labkit.records.compile_log import install
+from labkit.records import install
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["twelve"]
@@ -56,7 +56,7 @@ def _look(attempt: Attempt, depth: int) -> dict[str, Any]:
     torch_compat.dynamo_reset()
     log = install()
     x = torch.linspace(-1, 1, 64).reshape(4, 16)
-    with torch._dynamo.config.patch(LIMITS), torch.no_grad(), quiet_stderr():
+    with torch_compat.patched("dynamo.config", **LIMITS), torch.no_grad(), quiet_stderr():
         expected = x
         for block in code.stack(depth):
             expected = block(expected)
