@@ -36,6 +36,7 @@ from labkit.torch_compat.compiler import (
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
+from labkit.torch_compat.effects import PASSES, Effects, ddp_optimizer_mode, is_sharded, one_rank_switch
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,
