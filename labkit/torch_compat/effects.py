@@ -99,7 +99,7 @@ class Effects:
         def call(*args: Any, **kwargs: Any) -> Any:
             return around(original, *args, **kwargs)
 
-        hide_from_dynamo(call.__code__)
+        hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
         self._undo.enter_context(mock.patch.object(held, name, kind(call)))
 
     def _listen(self, name: str) -> None:
@@ -108,7 +108,8 @@ class Effects:
             return
         self._there.add(name)
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda entry: self._say("cudagraph_skip", note=entry.getMessage())  # type: ignore[method-assign]
+        said = lambda record: self._say("cudagraph_skip", note=record.getMessage())  # noqa: E731
+        handler.emit = said  # type: ignore[method-assign]
         logger.addHandler(handler)
         self._undo.callback(logger.removeHandler, handler)
 
