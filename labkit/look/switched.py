@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from labkit.look.found import Look
-from labkit.torch_compat import PASSES
+from labkit.torch_compat import OPTIMIZE_DDP, PASSES
 
 __all__ = ["rows"]
 
@@ -51,11 +51,11 @@ def _ddp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
             else:
                 why = f"no effect, because it found the parameters of 1 bucket in {name}"
                 said[int(row.rank)] = f"{why}; {buckets}"
-        yield "DDPOptimizer", "torch._dynamo.config.optimize_ddp", _by_rank(said)
+        yield "DDPOptimizer", OPTIMIZE_DDP, _by_rank(said)
     if looked.whole["asked"]["ddp"].any() and cuts.empty:
         off = seen[seen["switch"] == "optimize_ddp"]["value"].unique()
         why = f"the setting is {off[0]}" if len(off) else "no graph was compiled inside of DDP's forward"
-        yield "DDPOptimizer", "torch._dynamo.config.optimize_ddp", f"no effect, because {why}"
+        yield "DDPOptimizer", OPTIMIZE_DDP, f"no effect, because {why}"
 
 
 def _fsdp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:

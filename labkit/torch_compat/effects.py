@@ -1,22 +1,15 @@
-"""What switches of torch.compile, DDP and FSDP2 do: hooks in torch that report numbers before and after."""
+"""Where torch shows what switches of torch.compile, DDP and FSDP2 do: functions to wrap, and what to read from them."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import logging
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
-from labkit.torch_compat.compiler import hide_from_dynamo
-from labkit.torch_compat.recording import current_compile_id
-from labkit.torch_compat.versions import find
+from labkit.torch_compat.versions import find, replaced
 
-# a setting of torch._inductor.config -> its pass, as torch._inductor.fx_passes.post_grad names it
+# a setting of torch._inductor.config -> its pass, as Inductor names it
 PASSES = {
     "bucket_all_gathers_fx": "bucket_all_gathers",
     "bucket_reduce_scatters_fx": "bucket_reduce_scatters",
@@ -27,189 +20,167 @@ PASSES = {
     "_micro_pipeline_tp": "micro_pipeline_tp_pass",
     "reorder_for_compute_comm_overlap": "reorder_compute_and_comm_for_overlap",
 }
-_SWITCHES = {name: switch for switch, name in PASSES.items()}
+OPTIMIZE_DDP = "torch._dynamo.config.optimize_ddp"
 _COLLECTIVE = ("_c10d_functional.", "symm_mem.", "bucketing.")
 _RUNTIME = ("_dtensor.mesh_get_process_group", "_runtime_compute_coordinate_on_dim", "_get_flattened_submesh")
-Say = Callable[..., None]
+# what it shows, the function (None where this torch lacks it), and a context with another one in its place
+Point = tuple[str, Any, Callable[[Any], Any]]
 
 
-class Effects:
-    """Hooks in torch that report what switches do, until `close`.
+def inductor_points() -> list[Point]:
+    """Return the functions of Inductor that show what its passes do, and what comes of CUDA graphs."""
+    find("torch._inductor.compile_fx.compile_fx")  # imports the rest
+    return [
+        (
+            "graph_pass",
+            find("torch.fx.passes.graph_transform_observer.GraphTransformObserver.apply_graph_pass"),
+            lambda new: replaced(
+                "torch.fx.passes.graph_transform_observer.GraphTransformObserver.apply_graph_pass", new
+            ),
+        ),
+        (
+            "graph_pass",
+            find("torch.fx.passes.graph_transform_observer.GraphTransformObserver.apply_gm_pass"),
+            lambda new: replaced(
+                "torch.fx.passes.graph_transform_observer.GraphTransformObserver.apply_gm_pass", new
+            ),
+        ),
+        (
+            "async_tp",
+            find("torch._inductor.fx_passes.post_grad.micro_pipeline_tp_pass"),
+            lambda new: replaced("torch._inductor.fx_passes.post_grad.micro_pipeline_tp_pass", new),
+        ),
+        (
+            "reorder",
+            find("torch._inductor.comms.reorder_compute_and_comm_for_overlap"),
+            lambda new: replaced("torch._inductor.comms.reorder_compute_and_comm_for_overlap", new),
+        ),
+        (
+            "post_compile",
+            find("torch._inductor.output_code.CompiledFxGraph.post_compile"),
+            lambda new: replaced("torch._inductor.output_code.CompiledFxGraph.post_compile", new),
+        ),
+    ]
 
-    Args:
-        say: Called with the switch, its value, the compile id, what was there before and after, and torch's own words.
-    """
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._there: set[str] = set()
-        self._undo = contextlib.ExitStack()
-        self._ddp: dict[str, Callable[[], Any]] = {}
+def inductor_settings() -> dict[str, Any]:
+    """Return the values of those settings of Inductor that are keys of `PASSES`; None where torch lacks one."""
+    return {
+        "bucket_all_gathers_fx": find("torch._inductor.config.bucket_all_gathers_fx"),
+        "bucket_reduce_scatters_fx": find("torch._inductor.config.bucket_reduce_scatters_fx"),
+        "bucket_all_reduces_fx": find("torch._inductor.config.bucket_all_reduces_fx"),
+        "_fuse_ddp_communication": find("torch._inductor.config._fuse_ddp_communication"),
+        "aten_distributed_optimizations.enable_overlap_scheduling": find(
+            "torch._inductor.config.aten_distributed_optimizations.enable_overlap_scheduling"
+        ),
+        "aten_distributed_optimizations.enable_low_contention_collectives": find(
+            "torch._inductor.config.aten_distributed_optimizations.enable_low_contention_collectives"
+        ),
+        "_micro_pipeline_tp": find("torch._inductor.config._micro_pipeline_tp"),
+        "reorder_for_compute_comm_overlap": find("torch._inductor.config.reorder_for_compute_comm_overlap"),
+    }
 
-    def attach(self, inductor: bool) -> None:
-        """Hook what is imported by now, and Inductor, which is imported for it, where it is the backend."""
-        if inductor:
-            find("torch._inductor.compile_fx.compile_fx")
-            self._hook(
-                "torch.fx.passes.graph_transform_observer.GraphTransformObserver",
-                "apply_graph_pass",
-                self._pass,
-            )
-            self._hook(
-                "torch.fx.passes.graph_transform_observer.GraphTransformObserver", "apply_gm_pass", self._pass
-            )
-            self._hook("torch._inductor.fx_passes.post_grad", "micro_pipeline_tp_pass", self._async_tp)
-            self._hook("torch._inductor.comms", "reorder_compute_and_comm_for_overlap", self._reorder)
-            self._hook("torch._inductor.output_code.CompiledFxGraph", "post_compile", self._post_compile)
-            self._listen("torch._inductor.cudagraph_utils.cudagraphs_log")
-        self._hook("torch._dynamo.backends.distributed.DDPOptimizer", "compile_fn", self._split)
-        if "torch.distributed.fsdp._fully_shard._fsdp_param_group" in sys.modules:
-            group = "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup"
-            self._hook(group, "pre_forward", self._pre_forward)
-            self._hook(group, "unshard", self._unshard)
-            self._hook(group, "_prefetch_unshard", self._prefetch, staticmethod)
 
-    def ddp_buckets(self) -> dict[str, int]:
-        """Return how many buckets DDP has by now for each compile that DDPOptimizer took part in.
+def cudagraphs_setting() -> bool:
+    """Say whether CUDA graphs are asked for, as by `mode="reduce-overhead"`."""
+    return bool(find("torch._inductor.config.triton.cudagraphs"))
 
-        DDP begins with one bucket, and makes those it stays with (`rebuilt_bucket_sizes`) in the second step.
-        """
-        found = {}
-        for compile_id, module in self._ddp.items():
-            ddp = module()
-            sizes = ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes") if ddp is not None else None
-            if sizes:
-                found[compile_id] = len(str(sizes).split(","))
-        return found
 
-    def close(self) -> None:
-        """Leave torch as it was."""
-        self._undo.close()
+def cudagraphs_logger() -> Any:
+    """Return the logger that says why a CUDA graph was skipped; None where this torch has none."""
+    return find("torch._inductor.cudagraph_utils.cudagraphs_log")
 
-    def _hook(
-        self, owner: str, name: str, around: Callable[..., Any], kind: Callable = lambda fn: fn
-    ) -> None:
-        held = find(owner)
-        original = getattr(held, name, None)
-        if f"{owner}.{name}" in self._there or original is None:
-            return
-        self._there.add(f"{owner}.{name}")
 
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
+def has_nccl() -> bool:
+    """Say whether this torch has NCCL, without which its async-TP pass does nothing."""
+    return bool(find("torch.distributed.is_nccl_available")())
 
-        hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
-        self._undo.enter_context(mock.patch.object(held, name, kind(call)))
 
-    def _listen(self, name: str) -> None:
-        logger = find(name)
-        if name in self._there or logger is None:
-            return
-        self._there.add(name)
-        handler = logging.Handler(logging.WARNING)
-        said = lambda record: self._say("cudagraph_skip", note=record.getMessage())  # noqa: E731
-        handler.emit = said  # type: ignore[method-assign]
-        logger.addHandler(handler)
-        self._undo.callback(logger.removeHandler, handler)
-
-    # --- Inductor ---
-
-    def _pass(self, original: Callable[..., Any], observer: Any, work: Any) -> Any:
-        if observer.passname == "stable_sort":  # of every graph, before any pass over collectives is over
-            many = sum(any(name in op for name in _RUNTIME) for _, op, _ in _operators(observer.gm.graph))
-            self._say("runtime lookups", before=str(many))
-        return self._compare(observer.passname, observer.gm.graph, lambda: original(observer, work))
-
-    def _async_tp(self, original: Callable[..., Any], graph: Any) -> Any:
-        why = "" if find("torch.distributed.is_nccl_available")() else "it needs NCCL, which this torch lacks"
-        return self._compare("micro_pipeline_tp_pass", graph, lambda: original(graph), why)
-
-    def _compare(self, name: str, graph: Any, run: Callable[[], Any], why: str = "") -> Any:
-        if name not in _SWITCHES:
-            return run()
-        before = _summary(graph)
-        found = run()
-        self._say(_SWITCHES[name], before=before, after=_summary(graph), note=why)
-        return found
-
-    def _reorder(self, original: Callable[..., Any], nodes: Any) -> Any:
-        names = [node.get_name() for node in nodes]
-        found = original(nodes)
-        moved = sum(a != b for a, b in zip(names, [node.get_name() for node in found], strict=False))
-        self._say(
-            "reorder_for_compute_comm_overlap", before=f"{len(names)} kernels", after=f"{moved} of them moved"
+def ddp_optimizer_points() -> list[Point]:
+    """Return the function in which DDPOptimizer cuts a graph."""
+    name = find("torch._dynamo.backends.distributed.DDPOptimizer.compile_fn")
+    return [
+        (
+            "split",
+            name,
+            lambda new: replaced("torch._dynamo.backends.distributed.DDPOptimizer.compile_fn", new),
         )
-        return found
-
-    def _post_compile(self, original: Callable[..., Any], graph: Any, *args: Any) -> Any:
-        for switch in PASSES:
-            value = find(f"torch._inductor.config.{switch}")
-            if value not in (None, False, "none"):
-                self._say(switch, repr(value), note="on")
-        options = args[-1]
-        asked = bool(options["cudagraphs"]) or find("torch._inductor.config.triton.cudagraphs")
-        found = original(graph, *args)
-        if asked:
-            info = getattr(graph, "cudagraph_info", None)
-            reasons = [
-                graph.disabled_cudagraphs_reason,
-                *(getattr(info, "cudagraph_fail_reasons", None) or []),
-            ]
-            said = "; ".join(dict.fromkeys(filter(None, reasons)))
-            on = "captured" if options["cudagraphs"] else "skipped"
-            self._say("cudagraphs", "True", before=",".join(sorted(graph.device_types)), after=on, note=said)
-        return found
-
-    # --- DDP and FSDP2 ---
-
-    def _split(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(optimizer, *args, **kwargs)
-        ddp = find("torch.nn.parallel.DistributedDataParallel._active_ddp_module")
-        if ddp is not None:
-            self._ddp[current_compile_id()] = weakref.ref(ddp)
-        self._say("DDPOptimizer", after=str(len(optimizer.buckets)))
-        return found
-
-    def _pre_forward(self, original: Callable[..., Any], group: Any, module: Any, *args: Any) -> Any:
-        self._say("fsdp hook", module=module)
-        return original(group, module, *args)
-
-    def _unshard(self, original: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
-        before = group._all_gather_result
-        found = original(group, *args, **kwargs)
-        if before is None and group._all_gather_result is not None:
-            self._say("fsdp gather")
-        return found
-
-    def _prefetch(self, original: Callable[..., Any], group: Any, which: str) -> Any:
-        before, held = group._all_gather_result, group.is_unsharded
-        found = original(group, which)
-        began = before is None and group._all_gather_result is not None
-        why = "its parameters were gathered already" if held else "its gather was under way already"
-        caller = sys._getframe(2).f_locals.get("self")  # a state, where the program named the modules
-        if getattr(caller, f"_states_to_{which}_prefetch", None):
-            self._say(f"{which} prefetch", after="began" if began else "nothing", note="" if began else why)
-        return found
+    ]
 
 
-def one_rank_switch() -> str:
-    """Return the name of the switch `compile_on_one_rank` where it is on, '' where it is off or torch has none."""
-    for module in ("torch.compiler.config", "torch.distributed.config"):  # its place from 2.14 on, and before
-        if find(f"{module}.compile_on_one_rank"):
-            return f"{module}.compile_on_one_rank"
-    return ""
+def active_ddp() -> Any:
+    """Return the DDP module whose forward runs; None outside of one."""
+    return find("torch.nn.parallel.DistributedDataParallel._active_ddp_module")
+
+
+def ddp_buckets(ddp: Any) -> int:
+    """Return how many buckets a DDP module has; 0 before it made those that it stays with, in its second step."""
+    sizes = ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes")
+    return len(str(sizes).split(",")) if sizes else 0
 
 
 def ddp_optimizer_mode() -> Any:
-    """Return the value of `torch._dynamo.config.optimize_ddp`."""
+    """Return the value of `optimize_ddp`."""
     return find("torch._dynamo.config.optimize_ddp")
+
+
+def fsdp_points() -> list[Point]:
+    """Return the functions of `fully_shard` that run before a forward, gather and prefetch; none before its import."""
+    if "torch.distributed.fsdp._fully_shard._fsdp_param_group" not in sys.modules:
+        return []
+    return [
+        (
+            "pre_forward",
+            find("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.pre_forward"),
+            lambda new: replaced(
+                "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.pre_forward", new
+            ),
+        ),
+        (
+            "unshard",
+            find("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.unshard"),
+            lambda new: replaced(
+                "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup.unshard", new
+            ),
+        ),
+        (
+            "prefetch",
+            find("torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup._prefetch_unshard"),
+            lambda new: replaced(
+                "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup._prefetch_unshard",
+                staticmethod(new),
+            ),
+        ),
+    ]
+
+
+def gathers(group: Any) -> bool:
+    """Say whether a gather of one of FSDP2's groups of parameters is under way."""
+    return group._all_gather_result is not None
+
+
+def named_for_prefetch(state: Any, way: str) -> bool:
+    """Say whether the program named modules that a sharded one prefetches, `way` being 'forward' or 'backward'."""
+    return bool(getattr(state, f"_states_to_{way}_prefetch", None))
 
 
 def is_sharded(module: Any) -> bool:
     """Say whether `fully_shard` was called on a module."""
     known = sys.modules.get("torch.distributed.fsdp")
     return known is not None and isinstance(module, known.FSDPModule)
+
+
+def one_rank_switch() -> str:
+    """Return the name of the switch `compile_on_one_rank` where it is on, '' where it is off or torch has none."""
+    if find("torch.compiler.config.compile_on_one_rank", since="2.14"):
+        return "torch.compiler.config.compile_on_one_rank"
+    on = find("torch.distributed.config.compile_on_one_rank")
+    return "torch.distributed.config.compile_on_one_rank" if on else ""
+
+
+def runtime_lookups(graph: Any) -> int:
+    """Count the operators of a graph that look up a coordinate or a group of a mesh at run time."""
+    return sum(any(name in op for name in _RUNTIME) for _, op, _ in _operators(graph))
 
 
 def _operators(graph: Any) -> Iterator[tuple[Any, str, list[Any]]]:
@@ -225,7 +196,7 @@ def _operators(graph: Any) -> Iterator[tuple[Any, str, list[Any]]]:
         yield node, name, inputs
 
 
-def _summary(graph: Any) -> str:
+def collectives_of(graph: Any) -> str:
     """Collectives of a graph by name, and how many other operators stand between them and their waits."""
     counts: Counter[str] = Counter()
     began: dict[Any, int] = {}
