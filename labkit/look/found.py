@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, costs, journal, made, replicas
+from labkit.look import calls, costs, effects, journal, made, replicas
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
@@ -345,6 +345,7 @@ def together(reports: list[Report]) -> Look:
     texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
     every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
     every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
+    every["effects"] = [one.tables["effects"].astype(effects.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)

@@ -32,6 +32,27 @@ from labkit.torch_compat.compiler import (
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
+from labkit.torch_compat.effects import (
+    OPTIMIZE_DDP,
+    PASSES,
+    Point,
+    active_ddp,
+    collectives_of,
+    cudagraphs_logger,
+    cudagraphs_setting,
+    ddp_buckets,
+    ddp_optimizer_mode,
+    ddp_optimizer_points,
+    fsdp_points,
+    gathers,
+    has_nccl,
+    inductor_points,
+    inductor_settings,
+    is_sharded,
+    named_for_prefetch,
+    one_rank_switch,
+    runtime_lookups,
+)
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,
