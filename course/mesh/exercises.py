@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
 from torch.utils.checkpoint import checkpoint
 
 from course.shared.jobs import judge_jobs
@@ -16,7 +15,7 @@ from labkit import files
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import dynamo_reset, funcol
 
 __all__ = ["JOBS", "fence", "jobs"]
 
