@@ -33,7 +33,7 @@ SMALLER = {
 FEWER = {
     "08": {
         "for program, settings, training in PASSES:": "for program, settings, training in PASSES[-2:]:",
-        "options, stall=10)": "options, stall=3)",
+        "stall=10)": "stall=3)",
     },
     "09": {
         'for compiler in ("eager", "inductor")': 'for compiler in ("eager",)',
