@@ -51,7 +51,7 @@ FEWER = {
     },
 }
 
-STUB = "not yet: there is nothing to check yet: write the body of the function first"
+STUB = "not yet: there is nothing to check yet: write the "  # body of the function, or methods of the class
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
 
