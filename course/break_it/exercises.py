@@ -423,10 +423,11 @@ def _watch(attempt: Attempt, state: str) -> dict[str, Any]:
 
 CAUSES = ("a call too few", "header before body", "limit too short", "leader wedged", "leader killed")
 CHANGES = (
-    "announce each call", "pickle before the header", "longer patience", "longer group timeout", "restart the leader",
+    "announce each call", "agree before a batch is left out", "pickle before the header", "longer patience",
+    "longer group timeout", "restart the leader",
 )  # fmt: skip
 RIGHT = {
-    "A": ({1}, "a call too few", "announce each call"),
+    "A": ({1}, "a call too few", "agree before a batch is left out"),
     "B": ({1}, "limit too short", "longer patience"),
     "C": ({0}, "header before body", "pickle before the header"),
 }
@@ -444,7 +445,10 @@ _hint = hint_in_order(
         "C": "how far did rank 1 get in receive(), and which call of rank 0 belongs to it?",
     },
     {
-        "A": {"longer group timeout": "with more time the same wait takes longer"},
+        "A": {
+            "longer group timeout": "with more time the same wait takes longer",
+            "announce each call": "rank 1 has heard of the batch, and leaves it out by itself",
+        },
         "B": {
             "longer group timeout": "no collective has run into its limit",
             "restart the leader": "the leader works",
@@ -497,6 +501,6 @@ jobs = Exercise(
     "three jobs and their logs",
     "medium",
     7,
-    ("for each job the rank on which something has to change, the cause, and the change",),
+    ("for each job the rank on which the fault is, the cause, and the change",),
     judge_logs,
 )

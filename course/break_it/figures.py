@@ -15,8 +15,12 @@ from labkit.views.tables import table
 __all__ = ["figure"]
 
 LEFT, ROW, CHIP = 1.2, 0.36, 0.62  # inches
-GOOD, BAD = "#009E73", "#D55E00"
-MEANS = "Green: it ended as it has to. Each chip says how, and in how many seconds; beside it: what the last rank said."
+# how a run ended: its colour (Okabe-Ito); what is in none of these is an error of the suite
+COLOURS = {"caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9", "silent": "#E69F00"}
+BAD = "#D55E00"
+MEANS = (
+    "Each chip says how a run ended, and in how many seconds; beside it: what the last rank said or returned."
+)
 
 
 @styled
@@ -31,7 +35,12 @@ def figure(report: Any) -> Figure:
         return empty_figure(sheet, "No test was run", report.label)
     names, runs = list(dict.fromkeys(found["test"])), list(dict.fromkeys(found["run"]))
     good = found.groupby("test")["good"].all()
-    sheet.title(f"{int(good.sum())} of {len(good)} tests end as they have to in all of their runs", MEANS)
+    alone = found[found["run"] == "fault alone"]["how"]
+    said = f"{int(good.sum())} of {len(good)} tests end as they have to in all of their runs"
+    if good.all():
+        silent, waits = sum(alone == "silent"), sum(alone == "waits")
+        said = f"Of {len(good)} faults without their defence {silent} are silent, {waits} wait"
+    sheet.title(said, MEANS)
     wide = (sheet.width - LEFT - 0.15) / len(runs)
     ax = sheet.axes(LEFT, wide * len(runs), ROW * len(names), top=sheet.top + 0.26)
     ax.set(xlim=(0, wide * len(runs)), ylim=(len(names), 0))
@@ -52,13 +61,14 @@ def figure(report: Any) -> Figure:
 
 
 def _cell(ax: Axes, left: float, line: int, row: dict[str, Any], wide: float) -> None:
-    colour = GOOD if row["good"] else BAD
+    colour = COLOURS.get(row["how"], BAD) if row["good"] else BAD
     ax.add_patch(Rectangle((left + 0.04, line + 0.08), CHIP, 0.84, facecolor=colour, linewidth=0))
     middle = {"va": "center", "fontsize": style.SMALL}
     words = f"{row['how']}\n{row['seconds']:.1f} s"
     look = {"ha": "center", "color": ink_on(colour), "linespacing": 1.0}
     ax.text(left + 0.04 + CHIP / 2, line + 0.5, words, **look, **middle)
     said = re.split(r"(?:^|; )rank \d+: ", str(row["said"]))[-1]
+    said = re.sub(r"\[/\S*\] ", "", said)  # gloo begins with the path of its own source
     text = "\n".join(_folded(said, wide - CHIP - 0.2))
     ax.text(left + CHIP + 0.12, line + 0.5, text, ha="left", linespacing=1.05, **middle)
 

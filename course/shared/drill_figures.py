@@ -16,6 +16,7 @@ __all__ = ["figure"]
 LOOKS: dict[str, tuple[str, str]] = {
     "caught": ("#009E73", "caught"),
     "right": ("#DDDDDD", "right"),
+    "ended": ("#56B4E9", "ended by timeout"),
     "error": ("#F0E442", "other error"),
     "crash": ("#E69F00", "crash"),
     "hung": ("#D55E00", "hung"),
@@ -24,6 +25,7 @@ LOOKS: dict[str, tuple[str, str]] = {
 # what those words mean that do not say it themselves; a figure explains the ones that stand in it
 MEANS = {
     "caught": "an error that names the difference",
+    "ended": "who waited is named, and not for whom",
     "error": "ends with an error that is none of the defence's",
     "wrong": "ends with other numbers and no error",
 }

@@ -197,14 +197,14 @@ def in_the_foreground(store, window, patience, on_silence):
 
 
 RIGHT_JOBS = {
-    "A": ([1], "a call too few", "announce each call"),
+    "A": ([1], "a call too few", "agree before a batch is left out"),
     "B": ([1], "limit too short", "longer patience"),
     "C": ([0], "header before body", "pickle before the header"),
 }
 
 
 def who_raises():
-    return {**RIGHT_JOBS, "A": ([0], "a call too few", "announce each call")}
+    return {**RIGHT_JOBS, "A": ([0], "a call too few", "agree before a batch is left out")}
 
 
 def a_wedge():
@@ -213,6 +213,10 @@ def a_wedge():
 
 def the_receiver():
     return {**RIGHT_JOBS, "C": ([1], "header before body", "pickle before the header")}
+
+
+def announced():
+    return {**RIGHT_JOBS, "A": ([1], "a call too few", "announce each call")}
 
 
 def more_time():
@@ -253,6 +257,7 @@ WRONG = {
         who_raises: "who left a batch out",
         a_wedge: "does it wait, or does it compute",
         the_receiver: "what did the other rank write",
+        announced: "leaves it out by itself",
         more_time: "the same wait takes longer",
     },
 }

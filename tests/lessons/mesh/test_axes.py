@@ -76,6 +76,24 @@ def test_a_ring_of_waits_needs_more_than_one_rank_in_another_order(six):
     assert caught.value.ended == "stalled"
 
 
+def _outsider(members):
+    """On a rank: what it gets of a group that only members make, and what its sum over that group is."""
+    group = dist.new_group(members, use_local_synchronization=True)
+    mine, ones = torch.full((3,), 100.0), torch.ones(3)
+    dist.all_reduce(mine, group=group)
+    if dist.get_rank() in members:
+        dist.all_reduce(ones)
+    return group is None, mine[0].item(), ones[0].item()
+
+
+@pytest.mark.slow
+def test_a_rank_outside_of_a_locally_made_group_calls_the_world_unnoticed(six):
+    found = six.run(_outsider, [0, 2, 5])
+    for rank, (outside, mine, ones) in found.items():
+        assert outside == (rank not in (0, 2, 5))
+        assert (mine, ones) == ((303.0, 1.0) if outside else (300.0, 303.0))
+
+
 def _compiled(job):
     """On a rank: the collectives and divisions in the graph of a job, as its log has them; and the loss, if it ends."""
     text = files.ours("data/captured/mesh_job.py.txt").read_text()

@@ -125,17 +125,32 @@ def test_what_becomes_of_mistakes(drills):
     found = outcomes["outcome"].unstack()
     assert set(found.loc["divisor", ["none", "timeout", "DETAIL"]]) == {"wrong"}, "no collective differs"
     assert set(found.drop("divisor")["none"]) == {"hung"} and set(found.drop("divisor")["timeout"]) == {
-        "error"
+        "ended"
     }
     assert set(found.loc[["meets_the_plan", "stays_away"], "DETAIL"]) == {"caught"}
     assert "Detected mismatch" in outcomes["said"]["meets_the_plan", "DETAIL"]
     assert "from rank 0" in outcomes["said"]["stays_away", "DETAIL"]
-    assert found.loc["half_made", "DETAIL"] == "error", "making a group is no collective"
+    assert found.loc["half_made", "DETAIL"] == "ended", "making a group is no collective"
     assert (
         set(found.drop("stays_away")["domain"]) == {"caught"} and found.loc["stays_away", "domain"] == "hung"
     )
     assert "WrongGroup" in outcomes["said"]["no_group", "domain"]
     assert "Of 5 mistakes 4 hang and 1 are silently" in drills.figure().summary
+
+
+@pytest.mark.slow
+def test_a_drill_without_its_mistake_is_right_under_every_defence(three):
+    space = run(three, *DRILLS, LIMIT_S=60)[0]
+    drills = [space[name] for name in ("world_inside", "meets_the_plan", "no_group", "divisor", "joins")]
+    drills += [space[name] for name in ("joins_compiled", "half_made", "stays_away")]
+    options = {"device": "cpu", "backend": "gloo", "timeout": 240, "stall": None, "quiet": True}
+    with labkit.Ranks(3, **options, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as detail:
+        for drill in drills:
+            plain, fenced, checked = (
+                list(where.run(space["play"], drill, space["first"], space[site]).values())
+                for where, site in ((three, "Plain"), (three, "Fenced"), (detail, "Plain"))
+            )
+            assert plain == fenced == checked, drill.__name__
 
 
 def test_a_report_without_rows_is_drawn():
