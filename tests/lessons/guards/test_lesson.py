@@ -25,8 +25,8 @@ MAP = {
     "batch": "1.D.R.......",
     "int argument": "1.D.........",
     "float argument": "1.D...",
+    "float for an operator": "1.DDDDDDDXX.",
     "bool argument": "1.R..",
-    "str argument": "1.R..",
     "dtype": "1.RR",
     "requires_grad": "1.R..",
     "grad mode": "1.R.",
@@ -50,8 +50,11 @@ class Trained(nn.Module):
         super().__init__()
         self.up = nn.Linear(8, 8)
 
-    def forward(self, x, times=2, gain=1.0, centre=False, kind="gelu", repeats=1, past=(), act=F.relu):
+    def forward(
+        self, x, times=2, gain=1.0, centre=False, kind="gelu", repeats=1, past=(), act=F.relu, eps=0.5
+    ):
         h = self.up(x.float()) + self.index + gain
+        h = F.scaled_dot_product_attention(h, h, h, scale=eps)  # another operator than the lesson's
         for _ in range(repeats):
             h = torch.relu(h) - times
         h = act(h) if kind.startswith("t") or centre else act(h) * len(kind)

@@ -144,13 +144,34 @@ def test_a_drill_without_its_mistake_is_right_under_every_defence(three):
     drills = [space[name] for name in ("world_inside", "meets_the_plan", "no_group", "divisor", "joins")]
     drills += [space[name] for name in ("joins_compiled", "half_made", "stays_away")]
     options = {"device": "cpu", "backend": "gloo", "timeout": 240, "stall": None, "quiet": True}
-    with labkit.Ranks(3, **options, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as detail:
-        for drill in drills:
+    for drill in drills:
+        with labkit.Ranks(3, **options, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as detail:
             plain, fenced, checked = (
                 list(where.run(space["play"], drill, space["first"], space[site]).values())
                 for where, site in ((three, "Plain"), (three, "Fenced"), (detail, "Plain"))
             )
-            assert plain == fenced == checked, drill.__name__
+        assert plain == fenced == checked, drill.__name__
+
+
+def _message(source, target, size):
+    """On a rank: a message between two ranks, then a broadcast of all."""
+    x = torch.full((size,), float(dist.get_rank()))
+    if dist.get_rank() in (source, target):
+        dist.send(x, target) if dist.get_rank() == source else dist.recv(x, source)
+    dist.broadcast(x, 1)
+    return x[0].item()
+
+
+@pytest.mark.slow
+def test_detail_refuses_a_right_program_after_a_message_between_some_of_its_ranks(three):
+    assert set(three.run(_message, 2, 0, 7).values()) == {1.0}
+    options = {"device": "cpu", "backend": "gloo", "timeout": 240, "quiet": True}
+    with labkit.Ranks(3, **options, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as detail:
+        with pytest.raises(RankError) as caught:
+            detail.run(_message, 2, 0, 7)
+        said = caught.value.outcomes[0].message
+        assert "Detected mismatch" in said and "Sequence number" in said.partition("Collectives differ")[2]
+        assert "Tensor shapes" not in said.partition("Collectives differ")[2]
 
 
 def test_a_report_without_rows_is_drawn():
