@@ -116,3 +116,33 @@ def test_what_was_said_names_both_values_and_the_report_is_drawn_after_saving(re
 )  # fmt: skip
 def test_how_an_end_is_judged(outcome, ended, judged):
     assert judge(RankError("the call failed", [outcome, Outcome(1, "ok")], ended=ended)) == judged
+
+
+def _checked(space, breaking_rank, settings):
+    """On a rank: compare settings, warm up a model that breaks late on one rank, compare its counts."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+
+    def program(x):
+        y = model(x).sum()
+        if dist.get_rank() == breaking_rank:
+            print("a debugging line")  # after the only tensor code: one graph, and a break
+        return y.item() if breaking_rank is None else y
+
+    try:
+        space["same_on"](group, settings.get(dist.get_rank(), "flash"))
+        torch.compile(program, backend="aot_eager", fullgraph=False)(torch.ones(2, 4))
+        space["same_on"](group, space["counts"]())
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_the_rule_finds_settings_and_a_break_that_leaves_the_number_of_graphs_alone(ranks):
+    space = functions("symmetry-same-on")
+    assert set(ranks.run(_checked, space, None, {}).values()) == {None}
+    assert all("paged" in said for said in ranks.run(_checked, space, None, {1: "paged"}).values())
+    said = set(ranks.run(_checked, space, 1, {}).values())
+    assert len(said) == 1 and said.pop().count("'graphs': 1") == len(ranks.run(dist.get_rank))
