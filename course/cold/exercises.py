@@ -1,18 +1,20 @@
-"""Lesson 12: a warmup in lockstep, on raw torch.distributed."""
+"""Lesson 12: a warmup in lockstep, on raw torch.distributed, and what five jobs logged of their caches."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from labkit import torch_compat
+from course.shared.jobs import judge_jobs
+from labkit import files, torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["lockstep"]
+__all__ = ["LOG", "cache_lines", "caches", "lockstep"]
 
 # what a service has seen: rows of the batch, and whether the rows are to be centred; four kinds, and two versions of
 # each: with more, Dynamo reaches its limit of recompiles
@@ -138,4 +140,79 @@ lockstep = Exercise(
         "counts that differ at the end are a RuntimeError on every rank",
     ),
     judge_lockstep,
+)
+
+
+# --- five jobs and their caches ---
+
+LOG = files.ours("data/captured/cache_jobs.log")
+RIGHT = {
+    "A": ({0}, "another rank's code", "a folder for each rank"),
+    "B": (set[int](), "healthy", "nothing"),
+    "C": (set[int](), "healthy", "nothing"),
+    "D": ({1}, "an empty folder", "fill the folder first"),
+    "E": ({0, 1}, "bypassed", "a custom operator"),
+}
+ALSO = {"A": ({0, 1},)}  # what rank 0 computes wrong, rank 1 gathers
+CAUSES = ("healthy", "another rank's code", "an empty folder", "bypassed", "other settings")
+CHANGES = (
+    "nothing", "a folder for each rank", "fill the folder first", "a custom operator",
+    "delete the folder at each start",
+)  # fmt: skip
+LINE = re.compile(
+    r"(?:AOTAutograd|fx graph) cache (?:hit|miss) for key \w{12}|code written to: \S+"
+    r"|Bypassing autograd cache due to: .{1,100}"
+)
+FORM = 'it returns {"A": ([ranks], "cause", "change"), ...}, with a line for each of the jobs A to E'
+LOOK = {
+    "A": "which code did each rank write in the first start, and which does it load in the second?",
+    "B": "the ranks share an entry: do they also write, and load, one code?",
+    "C": "does each rank load what it wrote itself?",
+    "D": "is a key that misses in the second start another key than in the first?",
+    "E": "which cache is asked, and why is the other one not?",
+}
+
+
+def cache_lines(log: str) -> list[str]:
+    """The lines about compile caches in the log of one start, with the rank in front, by rank.
+
+    Args:
+        log: what torch wrote under `TORCH_LOGS="aot,inductor,output_code"`, of any number of ranks.
+
+    Returns:
+        Each line once. Keys and codes are cut to twelve letters, reasons to a hundred.
+
+    >>> cache_lines("[rank1]:I1127 codecache.py:2299] [0/0] fx graph cache hit for key fg6niuuufed5gkhnttw")
+    ['[rank1] fx graph cache hit for key fg6niuuufed5']
+    """
+    found = []
+    for line in log.splitlines():
+        rank = re.match(r"\[rank(\d+)\]", line)
+        what = LINE.search(line)
+        if rank and what:
+            found.append(f"[rank{rank[1]}] " + re.sub(r"written to: .*/(\w{12}).*", r"\1", what[0]))
+    return sorted(dict.fromkeys(found), key=lambda line: line.partition("]")[0])
+
+
+def judge_caches(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each job's ranks, cause and change."""
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
+
+
+def _hint(job: str, on: set[int], cause: str, change: str) -> str:
+    right, right_cause, right_change = RIGHT[job]
+    if cause != right_cause:
+        return LOOK[job]
+    if on not in (right, *ALSO.get(job, ())):
+        return "right cause: on which ranks is it so?"
+    return "" if change == right_change else "right cause, and a change that does not touch it"
+
+
+caches = Exercise(
+    "cold.caches",
+    "five jobs and their caches",
+    "medium",
+    10,
+    ("for each of the five jobs the ranks with a wrong or slow second start, the cause, and the change",),
+    judge_caches,
 )

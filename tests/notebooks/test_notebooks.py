@@ -22,7 +22,7 @@ SMALLER = {
     "09": "ROUNDS=1",
     "10b": "ROUNDS=8",
     "11": "ROUNDS=8 OWN_MS=0,1 MESH_MS=0 MISTAKES=divisor,stays_away",
-    "12": "ROUNDS=2",
+    "12": "LAYERS=1 REQUESTS=8",
     "13": "ROUNDS=2 BLOCKS=1 CAPS=1",
     "14": "BLOCKS=2 LAYERS=2 ROUNDS=2",
     "16": "WORLDS=2,4,1024",
@@ -42,8 +42,6 @@ FEWER = {
     },
     "12": {
         'for caches in ("shared", "own-{rank}")': 'for caches in ("shared",)',
-        "for depth in (2, 12)": "for depth in (2,)",
-        "fresh(regional, depth)": "fresh(regional, depth, 2)",
     },
     "18": {
         '"delivered", "setting", "shape", "counter", "hidden", "log", "functional"': '"delivered", "functional"',

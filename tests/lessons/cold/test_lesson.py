@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 import shutil
+import statistics
+import subprocess
+import sys
+import time
+import warnings
 
+import lesson_cells
 import pandas as pd
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.torch_version import TorchVersion
 
+from course.cold import exercises
 from course.cold import figures as drawn
-from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, segments
-from labkit import Ranks, contract, lessons
+from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, phases, segments
+from labkit import Ranks, contract, files, lessons
+from labkit.ranks.output import quiet_stderr
+from labkit.torch_compat import funcol
 
-program = lessons.program("cold")
-
-
-def fresh(function, *arguments, world_size=2):
-    with Ranks(world_size, device="cpu", backend="shm", quiet=True, timeout=300) as new:
-        return new.run(function, *arguments)
+LESSON = "12_cold_and_warm"
+NAMES = dict(functools=functools, os=os, re=re, shutil=shutil, statistics=statistics, sys=sys, time=time)
+NAMES |= dict(warnings=warnings, torch=torch, dist=dist, nn=nn, TorchVersion=TorchVersion, funcol=funcol)
+NAMES |= dict(quiet_stderr=quiet_stderr, phases=phases, RUN=RUN)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder in which `machine` holds the libraries that try out the CPU's instructions."""
-    folder = tmp_path_factory.mktemp("cold")
-    fresh(program.check_cpu, folder)
-    return folder
+def space():
+    """What the lesson's cells define."""
+    names = NAMES | {"cache_counts": lessons.program("cold").cache_counts}
+    return lesson_cells.run(LESSON, "products", "kinds", "changes", "serve", **names)
+
+
+def fresh(function, *arguments, world_size=2):
+    trusting = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    with Ranks(world_size, device="cpu", backend="shm", quiet=True, timeout=300, env=trusting) as new:
+        return new.run(function, *arguments)
 
 
 def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
@@ -38,29 +58,6 @@ def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
     assert found == [
         (LOAD, 0.0, 0.5), (RUN, 0.5, 1.0), (DYNAMO, 1.0, 2.0), (CPP, 2.0, 4.0), (DYNAMO, 4.0, 5.0), (RUN, 5.0, 6.0),
     ]  # fmt: skip
-
-
-def cold(place):
-    found = program.serve(program.compiled, place, requests=4)
-    program.leave(place)
-    return found
-
-
-@pytest.mark.slow
-def test_the_check_of_cpu_instructions_is_a_phase_of_its_own_and_not_inductors(place, monkeypatch):
-    # with it, Inductor tries AMX and VNNI only, which not every CPU has
-    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)
-    first = fresh(cold, place)
-    second = fresh(program.serve, program.compiled, place, "caches")
-    for found in (
-        *first.values(),
-        *second.values(),
-    ):  # paid in every process, also in one that finds its caches
-        phases = {phase for phase, _, _ in found["spans"]}
-        assert CHECK in phases and found["check_s"] > 0 and found["error"] < 1e-4
-    assert all(one["builds"] and not one["hit"] and len(one["latency"]) == 4 for one in first.values())
-    assert all(not one["builds"] and one["hit"] == 2 and not one["miss"] for one in second.values())
-    assert all(INDUCTOR in {phase for phase, _, _ in one["spans"]} for one in first.values())
 
 
 def test_the_check_of_cpu_instructions_is_seen_where_torch_counts_code_generation():
@@ -98,21 +95,52 @@ def test_each_picture_says_what_it_shows():
     assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
 
 
-def used(change, place):
-    """On a rank of three: what becomes of its kind of artifact after a change."""
-    kind = list(program.KINDS)[dist.get_rank()]
-    return (kind, change, *program.use(kind, change, place))
+def columns_times_three(x):
+    """Not the lesson's program: another axis, another operation."""
+    mine = x.redistribute(placements=[Shard(1)])
+    return (mine * 3 + 1).redistribute(placements=[Replicate()])
+
+
+def first_of(place, shared):
+    """On a rank of three: the first compiled call of a new process; whether it is right, and the cache counts."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place / ("shared" if shared else str(dist.get_rank())))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    x = torch.arange(12.0).reshape(2, 6)
+    y = torch.compile(columns_times_three)(DTensor.from_local(x, mesh, [Replicate()], run_check=False))
+    return torch.equal(y.to_local() + 0, x * 3 + 1), lessons.program("cold").cache_counts()
 
 
 @pytest.mark.slow
-def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(place):
-    products = place / "products"
-    shutil.copytree(place / "machine", products / "machine")
-    fresh(program.leave_products, products)
+def test_a_folder_that_ranks_share_is_wrong_at_the_second_start_and_one_for_each_rank_is_right(tmp_path):
+    for shared in (True, False):
+        for second in (False, True):
+            found = fresh(first_of, tmp_path, shared, world_size=3)
+            rights = [right for right, _ in found.values()]
+            assert all(rights) or (shared and second), (shared, second, rights)
+            assert all(bool(counts["hit"]) == second for _, counts in found.values())
+            assert not (shared and second and all(rights)), (
+                "the cache knows the rank: the lesson is out of date"
+            )
+
+
+def used(use, kinds, change, place):
+    """On a rank of three: what becomes of its kind of artifact after a change."""
+    kind = kinds[dist.get_rank()]
+    return (kind, change, *use(kind, change, place))
+
+
+@pytest.mark.slow
+def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(
+    space, tmp_path
+):
+    fresh(space["leave"], space["Products"], tmp_path)
+    kinds = list(space["KINDS"])[:3]
     changes = ["nothing", "shape", "code", "version string"]
-    rows = [row for change in changes for row in fresh(used, change, products, world_size=3).values()]
+    rows = []
+    for change in changes:
+        rows += fresh(used, space["use"], kinds, change, tmp_path, world_size=3).values()
     found = {(change, kind): (outcome, said) for kind, change, outcome, said in rows}
-    outcomes = {change: [found[change, kind][0] for kind in list(program.KINDS)[:3]] for change in changes}
+    outcomes = {change: [found[change, kind][0] for kind in kinds] for change in changes}
     assert outcomes == {
         "nothing": ["hit", "hit", "hit"],
         "shape": ["miss", "miss", "refused"],
@@ -124,6 +152,58 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     table = pd.DataFrame(rows, columns=["kind", "change", "outcome", "said"])
     said = drawn.survival(table, "shm · cpu").summary
     assert "Wrong in silence: aot_compile after a change of code" in said
+
+
+@pytest.mark.slow
+def test_hits_are_counted_and_builds_seen_whatever_the_counters_say(space, tmp_path):
+    fresh(space["leave"], space["Model"], tmp_path)
+    found = {
+        name: fresh(space["serve"], way, tmp_path, filled_from)[1]
+        for name, (way, filled_from) in {"cold": (space["compiled"], ""), **space["KINDS"]}.items()
+        if name != "AOTInductor"
+    }
+    counts = {name: (one["builds"] > 0, one["hit"], one["miss"]) for name, one in found.items()}
+    assert counts == {
+        "cold": (True, 0, 2),
+        "second process": (False, 2, 0),
+        "cache artifacts": (True, 2, 0),
+        "aot_compile": (True, 0, 0),
+    }
+    assert all(one["error"] < 1e-4 for one in found.values())
+    assert INDUCTOR in {phase for phase, _, _ in found["cold"]["spans"]}
+
+
+JOBS = files.ours("data/captured/cache_jobs.py.txt")
+
+
+def started(job, place):
+    """Start a job of the exercise once; the sum of each rank, and the lines about caches."""
+    (place / "cache_jobs.py").write_text(JOBS.read_text())
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(place / "cache"), "OMP_NUM_THREADS": "1", "SUMS": "1"}
+    env |= {"TORCH_LOGS": "aot,inductor,output_code", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*run, "cache_jobs.py", job], cwd=place, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert not done.returncode, done.stderr[-2000:]
+    return dict(re.findall(r"rank (\d): sum (\S+)", done.stdout)), exercises.cache_lines(done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", "ABCDE")
+def test_the_log_of_the_exercise_is_what_its_program_does(job, tmp_path):
+    before, _ = started(job, tmp_path)
+    if job == "D":
+        shutil.rmtree(tmp_path / "cache1")
+    after, lines = started(job, tmp_path)
+    assert (before == after) == (job != "A"), "only job A is wrong"
+    hits = {
+        rank: [line for line in lines if line.startswith(f"[rank{rank}]") and " hit " in line]
+        for rank in "01"
+    }
+    bypassed = [line for line in lines if "Bypassing" in line]
+    assert bool(bypassed) == (job == "E")
+    assert bool(hits["1"]) == (job != "D") and hits["0"]
 
 
 def test_a_matrix_without_a_wrong_cell_says_so():
@@ -150,12 +230,3 @@ def test_who_is_late_is_waited_for_in_preparing_and_a_budget_ends_it_on_all_rank
         assert isinstance(error, contract.OverBudget) and "rank 1 took longest" in str(error)
     with pytest.raises(ValueError, match="budget must be a positive number"):
         raise contract.rehearse(1, lambda ex: late(ex, 0, 0.0))[0]
-
-
-def _ship(size: int) -> bool:
-    data = bytes(range(256)) * size
-    return program.ship(data if dist.get_rank() == 0 else b"") == data
-
-
-def test_bytes_reach_every_rank(shm_ranks):
-    assert shm_ranks.run(_ship, 100).same() and shm_ranks.run(_ship, 0).same()

@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercise of lesson 12, each with words of the hint that is meant for it."""
+"""Plausible wrong answers to the exercises of lesson 12, each with words of the hint that is meant for it."""
 
 from __future__ import annotations
 
@@ -91,4 +91,46 @@ LOCKSTEPS = {
 }
 
 
-WRONG = {"cold.lockstep": LOCKSTEPS}
+JOBS = {
+    "A": ([0, 1], "another rank's code", "a folder for each rank"),
+    "B": ([], "healthy", "nothing"),
+    "C": ([], "healthy", "nothing"),
+    "D": ([1], "an empty folder", "fill the folder first"),
+    "E": ([0, 1], "bypassed", "a custom operator"),
+}
+
+
+def every_shared_key_is_poison():
+    return {**JOBS, "B": ([0, 1], "another rank's code", "a folder for each rank")}
+
+
+def hits_are_right():
+    return {**JOBS, "A": ([], "healthy", "nothing")}
+
+
+def other_keys_are_other_settings():
+    return {**JOBS, "C": ([0, 1], "other settings", "nothing")}
+
+
+def everybody_is_cold():
+    return {**JOBS, "D": ([0, 1], "an empty folder", "fill the folder first")}
+
+
+def delete_it():
+    return {**JOBS, "A": ([0], "another rank's code", "delete the folder at each start")}
+
+
+def a_miss():
+    return {**JOBS, "E": ([0, 1], "an empty folder", "fill the folder first")}
+
+
+CACHES = {
+    every_shared_key_is_poison: "do they also write, and load, one code",
+    hits_are_right: "which does it load in the second",
+    other_keys_are_other_settings: "what it wrote itself",
+    everybody_is_cold: "on which ranks is it so",
+    delete_it: "a change that does not touch it",
+    a_miss: "why is the other one not",
+}
+
+WRONG = {"cold.lockstep": LOCKSTEPS, "cold.caches": CACHES}
