@@ -190,7 +190,8 @@ def cache_lines(log: str) -> list[str]:
         rank = re.match(r"\[rank(\d+)\]", line)
         what = LINE.search(line)
         if rank and what:
-            found.append(f"[rank{rank[1]}] " + re.sub(r"written to: .*/(\w{12}).*", r"\1", what[0]))
+            short = re.sub(r"written to: .*/(\w{12}).*", r"\1", what[0])
+            found.append(f"[rank{rank[1]}] " + re.sub(r" at 0x\w+", "", short).rstrip())
     return sorted(dict.fromkeys(found), key=lambda line: line.partition("]")[0])
 
 
