@@ -25,7 +25,8 @@ from labkit import report
 from labkit.look import calls, journal, made, replicas
 from labkit.look.found import HELD
 from labkit.look.steps import Options, Steps, watching, wrapped
-from labkit.ranks import here
+from labkit.ranks import failing, here
+from labkit.ranks.introspect import aside
 from labkit.records import Record, install
 from labkit.records import guards as guarding
 from labkit.records.recorder import build_record
@@ -99,7 +100,11 @@ def run(program: Program, options: Options, folder: str) -> None:
             execute(program, options, steps)
         except SystemExit as end:
             if end.code not in (None, 0):
+                failing(end)
                 raise
+        except BaseException as error:  # to write what was recorded takes longer than another rank may have
+            failing(error)
+            raise
 
 
 def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -> Report:
@@ -114,7 +119,11 @@ def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -
     kept: list[Report] = []
     with followed(options, lambda steps: kept.append(report_of(steps, here().rank, fn.__name__))) as steps:
         with _marked(fn, steps):
-            (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
+            try:
+                (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
+            except BaseException as error:
+                failing(error)
+                raise
     return kept[-1]
 
 
@@ -139,9 +148,9 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
             steps.after = _held(steps)
         keep(steps)
 
-    steps = Steps(options, complete)
+    steps = Steps(options, lambda: aside(complete))
     with contextlib.ExitStack() as last:
-        last.callback(complete)  # also where the program fails, and with later recompiles
+        last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         yield steps
 

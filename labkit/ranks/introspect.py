@@ -7,6 +7,7 @@ anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read
 from __future__ import annotations
 
 import gc
+import itertools
 import linecache
 import os
 import sys
@@ -16,10 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from labkit import places
 from labkit.torch_compat import COMPILER
+
+Result = TypeVar("Result")
 
 # what a checked process group notes by itself (see collective_check.py)
 recorded: deque[Collective] | None = None
@@ -34,6 +37,7 @@ HIDDEN = tuple(
     for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
 )
 _HERE = os.path.join(os.path.dirname(__file__), "")
+_LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
@@ -89,12 +93,14 @@ class Snapshot:
         waits: What it waits in, or ''.
         collectives: Its last collectives; None if nothing records them.
         compiling: Whether Dynamo is at work.
+        failure: How the call has failed, where the rank has yet to say so (`worker.failing`).
     """
 
     frames: list[tuple[str, str, bool]]
     waits: str
     collectives: list[Collective] | None
     compiling: bool = False
+    failure: Any = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,15 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _STORE_WAIT = _noted(len).__code__
+
+
+def aside(work: Callable[[], Result]) -> Result:
+    """Do work of labkit's own in the midst of a program: where the rank stands is then the line that led to it.
+
+    >>> aside(lambda: 2)
+    2
+    """
+    return work()
 
 
 class Step(NamedTuple):
@@ -269,6 +284,9 @@ def _ident(thread: threading.Thread) -> int:
 
 def _described(stack: list[Step]) -> list[tuple[str, str, bool]]:
     """Return a stack, outermost frame first: (place, source line, whether it is library code)."""
+    at = next((i for i, step in enumerate(stack) if step.code is aside.__code__), -1)
+    if at >= 0:
+        stack = list(itertools.dropwhile(lambda step: step.code.co_filename.startswith(_LABKIT), stack[at:]))
     found = []
     for number, step in enumerate(stack):
         file = step.code.co_filename
