@@ -166,6 +166,7 @@ class Member:
             frames=self.snapshot.frames,
             waits=self.snapshot.waits,
             compiling=self.snapshot.compiling,
+            sends=self.snapshot.message,
         )
 
     @property
