@@ -181,8 +181,10 @@ class Look:
 
     @property
     def _exchanges(self) -> bool:
-        """Whether ranks exchange tokens, as for experts: what a rank holds for itself may differ then."""
-        return bool(self.collectives["operation"].str.contains("all_?to_?all").any())
+        """Whether ranks exchange data, as experts and stages do: what a rank holds for itself may differ then."""
+        events = self.record.events
+        called = events["name"][events["kind"] == "collective"].map(str).unique()
+        return any("alltoall" in name.replace("_", "") or point_to_point(name) for name in called)
 
     @property
     def staged(self) -> bool:

@@ -48,7 +48,7 @@ KINDS = {
     " the same random numbers (dropout) for what is replicated",
     "buffers": "nothing keeps them equal between forwards; DDP sends rank 0's before the next one",
 }
-EXPERTS = "ranks exchange tokens by all_to_all: experts may differ, though they began equal; copies must not"
+PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
 OTHER = "plain parameters of modules that are in neither DDP nor fully_shard"
 _CHUNK = 1 << 18  # elements at a time
 _CONSTANT = "constant "
@@ -152,7 +152,7 @@ def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
 
     Args:
         table: What all ranks took.
-        exchanges: Whether ranks exchange tokens (all_to_all), as for experts that each holds for itself.
+        exchanges: Whether ranks exchange data, as experts and stages do that each rank holds for itself.
     """
     found, apart, table = {}, differing(table), _started(table)
     held = table.drop_duplicates(["kind", "name", "ranks"])
@@ -164,7 +164,7 @@ def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
             mine = table[(table["kind"] == kind) & table["name"].isin(names)]
             known = mine[mine["why"] != ""]
             also = _constants(table) if kind == STARTED else []
-            usual = EXPERTS if kind == STARTED and exchanges else KINDS[kind]
+            usual = PARTS if kind == STARTED and exchanges else KINDS[kind]
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             found[kind] = (
                 f"{len(names)} of {count} {kind} differ: {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
@@ -213,7 +213,7 @@ def _constants(table: pd.DataFrame) -> list[str]:
 
 
 def wrong(table: pd.DataFrame, exchanges: bool = False) -> list[str]:
-    """The sentences of `compared` about what differs and should not: not buffers, between two forwards, nor experts."""
+    """The sentences of `compared` about what differs and should not, which buffers and what ranks own may."""
     kinds = set(differing(table)["kind"]) - {"buffers"} - ({STARTED} if exchanges else set())
     return [said for kind, said in compared(table, exchanges).items() if kind in kinds]
 
