@@ -26,6 +26,7 @@ STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
 TLPARSE_S = 120.0
 STALL_S = 60.0
+GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded first
 
 
 def look(given: argparse.Namespace) -> int:
@@ -229,7 +230,7 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
     with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
-            ranks.run(run, program, options, str(folder))
+            ranks.run(run, program, options, str(folder), grace=GRACE_S)
         except KeyboardInterrupt as stop:
             said = "\n".join([STOPPED, *getattr(stop, "__notes__", ())])
         except RankError as error:

@@ -63,8 +63,9 @@ def begin() -> First:
         with torch.no_grad():
             for kind, _, _, tensor, _ in _everything():
                 if kind == OTHER and _readable(tensor) and tensor.numel():
-                    flat = tensor.reshape(-1)
-                    said = _CONSTANT if bool((flat == flat[0]).all()) else ""
+                    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+                    bits = bits.reshape(tensor.numel(), -1)  # float8 has no ==
+                    said = _CONSTANT if bool((bits == bits[0]).all()) else ""
                     found[id(tensor)] = weakref.ref(tensor), said + fingerprint(tensor)
     return found
 
