@@ -227,6 +227,9 @@ OF_OBJECTS |= {
     "_dump_nccl_trace",
     "_all_gather_result",
     "_get_ddp_logging_data",
+    "_use_python_reducer",
+    "_lazy_init_ran",
+    "_comm_hooks",
 }
 NOT_LITERAL = {"functional_op", "patched"}  # operators of a namespace, settings of a compiler
 

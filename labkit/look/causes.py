@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkit.look import switches
+from labkit.look import loads, switches
 from labkit.look.found import Look
 from labkit.look.owners import OWNERS, library_of, owner_of
 from labkit.records.guard_words import form
@@ -90,7 +90,14 @@ class Folded:
 
 def causes(looked: Look) -> list[Cause]:
     """Return the causes in the program's own code, the costliest first."""
-    found = [*_unused(looked), *_apart(looked), *_recompiles(looked), *_breaks(looked), *_given_up(looked)]
+    found = [
+        *_apart(looked),
+        *_lost(looked),
+        *_unused(looked),
+        *_recompiles(looked),
+        *_breaks(looked),
+        *_given_up(looked),
+    ]
     return sorted(found, key=lambda cause: -cause.seconds)
 
 
@@ -144,7 +151,15 @@ def _apart(looked: Look) -> list[Cause]:
         if said in looked.unequal()
         else "let all ranks take the same branches, with inputs of the same kinds"
     )
-    return [Cause("ranks differ", why=said, fix=fix, seconds=float("inf"))] if said else []
+    return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+
+
+def _lost(looked: Look) -> list[Cause]:
+    """Checkpoints of which little or nothing was loaded, without an error."""
+    return [
+        Cause(one.said, one.place, why=one.why, fix=one.fix, seconds=float("inf"))
+        for one in loads.lost(looked.whole["loads"])
+    ]
 
 
 def _recompiles(looked: Look) -> list[Cause]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files
-from labkit.look import found, gate, joined, journal, page, stops, summary, switches
+from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
@@ -26,6 +26,7 @@ STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
 TLPARSE_S = 120.0
 STALL_S = 60.0
+GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded first
 
 
 def look(given: argparse.Namespace) -> int:
@@ -83,13 +84,17 @@ def _joined(
     logs = folder / LOGS if _tool() else None
 
     def page() -> None:
-        _page(folder, given, _why("torchrun ended the script", folder), hurry=True)
+        said = ends.failure(post, launch.world_size, "torchrun ended the script")
+        _page(folder, given, _why(said, folder), hurry=True)
+        print(_why(said, folder), file=sys.stderr, flush=True)
 
     status = joined.run(launch, post, program, options, folder, token, logs, page)
     if launch.rank:
         return status
-    failure = f"the script ended with exit status {status}" if status else ""
-    return _finish(given, folder, failure, options, baseline, hurry=bool(status))
+    failure = ends.failure(
+        post, launch.world_size, f"the script ended with exit status {status}" if status else ""
+    )
+    return _finish(given, folder, failure, options, baseline, hurry=bool(failure))
 
 
 def _merge(given: argparse.Namespace) -> int:
@@ -114,7 +119,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         return looked
     traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
     if looked is None or early:
-        name = looked.name if looked is not None else folder.name
+        name = looked.name if looked is not None else _name(given) or folder.name
         said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
     else:
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
@@ -163,6 +168,12 @@ def _finish(
     rose = gate.compare(baseline, counts)
     print(f"\n{gate.table(rose, given.against)}")
     return 0 if rose is None else GATE
+
+
+def _name(given: argparse.Namespace) -> str:
+    """The bare name of the script or module; '' where the command has none."""
+    words = given.module or given.script or [""]
+    return words[0] if given.module else os.path.basename(words[0])
 
 
 def _program(given: argparse.Namespace) -> Program:
@@ -219,7 +230,7 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
     with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
-            ranks.run(run, program, options, str(folder))
+            ranks.run(run, program, options, str(folder), grace=GRACE_S)
         except KeyboardInterrupt as stop:
             said = "\n".join([STOPPED, *getattr(stop, "__notes__", ())])
         except RankError as error:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, costs, effects, journal, made, replicas
+from labkit.look import calls, costs, effects, journal, loads, made, replicas
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
@@ -177,7 +177,14 @@ class Look:
 
     def unequal(self) -> list[str]:
         """Describe what ranks sent or hold otherwise, though they may have done the same."""
-        return [*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]
+        return [*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"], self._exchanges)]
+
+    @property
+    def _exchanges(self) -> bool:
+        """Whether ranks exchange data, as experts and stages do: what a rank holds for itself may differ then."""
+        events = self.record.events
+        called = events["name"][events["kind"] == "collective"].map(str).unique()
+        return any("alltoall" in name.replace("_", "") or point_to_point(name) for name in called)
 
     @property
     def staged(self) -> bool:
@@ -203,7 +210,7 @@ class Look:
 
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
-        held = replicas.compared(self.held["replicas"]).values()
+        held = replicas.compared(self.held["replicas"], self._exchanges).values()
         return [COMPARED, *filter(None, [calls.compared(self.held["calls"])]), *held]
 
     def partial(self) -> list[tuple[str, str]]:
@@ -345,6 +352,7 @@ def together(reports: list[Report]) -> Look:
     texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
     every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
     every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
+    every["loads"] = [one.tables["loads"].astype(loads.TYPES) for one in reports]
     every["effects"] = [one.tables["effects"].astype(effects.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {

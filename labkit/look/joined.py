@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from labkit import files
-from labkit.look import journal
+from labkit import files, places
+from labkit.look import ends, journal
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
 from labkit.look.program import Program
 from labkit.look.steps import Options, Steps
-from labkit.ranks import Here, declare
+from labkit.ranks import Here, Outcome, declare
 from labkit.records import install
 from labkit.report import run_label
 from labkit.torch_compat import log_to
@@ -128,7 +128,11 @@ def run(
             report.provenance.update(run=token, machine=socket.gethostname(), launched="torchrun")
             post.leave(f"rank-{launch.rank}", report.save(folder).read_text(encoding="utf-8"))
 
+    failed = False
+
     def ended_by_torchrun() -> None:
+        if not failed:
+            ends.leave(post, ends.stand(launch.rank))
         if seen and seen[0].rec is None:  # what was compiled so far; the steps were kept when they were over
             with contextlib.suppress(Exception):
                 keep(seen[0])
@@ -143,8 +147,10 @@ def run(
                 running.execute(program, options, steps)
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
-            except Exception:
-                traceback.print_exc()
+            except Exception as error:
+                failed = True
+                ends.leave(post, Outcome.of(launch.rank, error))  # to write the record takes a while
+                traceback.print_exception(type(error), error, _of_script(error))
                 status = 3
             else:
                 status = 0
@@ -174,6 +180,14 @@ def collect(launch: Launch, post: Post, folder: Path, wait: float) -> None:
             files.replace(folder / f"rank-{rank}.json", body.encode())
         if not (path := folder / f"compiles-{rank}.jsonl").exists():  # on another machine
             path.write_text("\n".join(_lines(post, rank)), "utf-8")
+
+
+def _of_script(error: BaseException) -> Any:
+    """The traceback of an error, from the first line of the script on."""
+    first = error.__traceback__
+    while first is not None and places.is_library(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    return first or error.__traceback__
 
 
 def _lines(post: Post, rank: int) -> Iterator[str]:

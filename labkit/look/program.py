@@ -23,9 +23,13 @@ import torch.distributed as dist
 
 from labkit import report
 from labkit.look import calls, journal, made, replicas
+from labkit.look.averaged import Averaging
+from labkit.look.crashes import name_parameters
 from labkit.look.found import HELD
+from labkit.look.loads import Loads
 from labkit.look.steps import Options, Steps, watching, wrapped
-from labkit.ranks import here
+from labkit.ranks import failing, here
+from labkit.ranks.introspect import aside
 from labkit.records import Record, install
 from labkit.records import guards as guarding
 from labkit.records.recorder import build_record
@@ -113,9 +117,22 @@ def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -
     """
     kept: list[Report] = []
     with followed(options, lambda steps: kept.append(report_of(steps, here().rank, fn.__name__))) as steps:
-        with _marked(fn, steps):
+        with _marked(fn, steps), _saying_at_once():
             (wrapped(fn, steps.named) if options.step == fn.__name__ else fn)(*args, **kwargs)
     return kept[-1]
+
+
+@contextlib.contextmanager
+def _saying_at_once() -> Any:
+    """Let an error in the block be known now: to write what was recorded takes longer than another rank may have."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            name_parameters(error)
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            failing(error)
+        raise
 
 
 def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
@@ -136,21 +153,31 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
 
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
-            steps.after = _held(steps)
+            steps.after = _held(steps, first, averaging)
         keep(steps)
 
-    steps = Steps(options, complete)
+    def begin() -> None:
+        with contextlib.suppress(Exception):  # then plain parameters are not compared
+            first.update(replicas.begin())
+
+    first: replicas.First = {}
+    averaging, loads = Averaging(), Loads()
+    steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
+    steps.loads = loads.table
     with contextlib.ExitStack() as last:
-        last.callback(complete)  # also where the program fails, and with later recompiles
+        last.enter_context(averaging.watching())
+        last.enter_context(loads.watching())
+        last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         yield steps
 
 
-def _held(steps: Steps) -> dict[str, pd.DataFrame]:
+def _held(steps: Steps, first: replicas.First, averaging: Averaging) -> dict[str, pd.DataFrame]:
     """What this rank holds now, and which collectives it has called since the first recorded step."""
     rank = here().rank
     try:
-        return {"replicas": replicas.take(rank), "calls": calls.take(rank, steps.since_ns)}
+        reasons = averaging.reasons(steps.since_ns)
+        return {"replicas": replicas.take(rank, first, reasons), "calls": calls.take(rank, steps.since_ns)}
     except Exception as error:  # the script goes on
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"
         steps.note = "; ".join(filter(None, [steps.note, said]))
@@ -226,7 +253,8 @@ def execute(program: Program, options: Options, steps: Steps) -> None:
             ) from None
     vars(main)[STEP] = lambda fn: wrapped(fn, steps.named)
     sys.modules["__main__"] = main
-    exec(compile(tree, path, "exec"), vars(main))
+    with _saying_at_once():
+        exec(compile(tree, path, "exec"), vars(main))
 
 
 def _decorate(tree: ast.Module, wanted: str) -> bool:
@@ -263,6 +291,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
         "asked": made.asked(steps.made),
         "effects": steps.seen.table(steps.made),
+        "loads": steps.loads(),
         **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
         **steps.after,
     }

@@ -1,10 +1,15 @@
-"""Parameters and buffers that ranks should have alike, compared by fingerprint after the last recorded step."""
+"""Parameters and buffers that ranks should have alike, compared by fingerprint after the last recorded step.
+
+Of a plain parameter nothing says that ranks should have it alike. Where it was equal on all of them before the first
+step, and no constant, it is taken for a copy.
+"""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit import torch_compat
 
-__all__ = ["KINDS", "TYPES", "compared", "differing", "fingerprint", "take", "wrong"]
+__all__ = ["KINDS", "TYPES", "begin", "compared", "differing", "fingerprint", "living", "take", "wrong"]
 
 TYPES = {
     "rank": "int64",
@@ -26,23 +31,46 @@ TYPES = {
     "dtype": "str",
     "fingerprint": "str",
     "norm": "float64",
+    "first": "str",
+    "why": "str",
 }
+STARTED = "plain parameters that were equal on all ranks before the first step"
+DDP = "parameters under DDP"
 # what is compared, and why a difference is one
 KINDS = {
-    "parameters under DDP": "DDP makes them equal at the start and averages their gradients: was one written to,"
+    DDP: "DDP makes them equal at the start and averages their gradients: was one written to,"
     " or its gradient left out (a hook, no_sync, ignored parameters)?",
     "parameters that fully_shard did not shard": "nothing reduces their gradients: were they made after fully_shard,"
     " or are they in ignored_params? Add them first, then call fully_shard",
     "replicated DTensors": "their gradients were not reduced over this dimension of the mesh, or ranks began with"
     " other values",
+    STARTED: "nothing keeps them equal: where they are copies, sum or average their gradients over the ranks, and draw"
+    " the same random numbers (dropout) for what is replicated",
     "buffers": "nothing keeps them equal between forwards; DDP sends rank 0's before the next one",
 }
+PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
 OTHER = "plain parameters of modules that are in neither DDP nor fully_shard"
 _CHUNK = 1 << 18  # elements at a time
-_Found = tuple[str, str, tuple[int, ...], torch.Tensor]
+_CONSTANT = "constant "
+_Found = tuple[str, str, tuple[int, ...], torch.Tensor, int]
+First = dict[int, tuple[Any, str]]  # by the id of a parameter: a weak reference to it, and its fingerprint
 
 
-def take(rank: int) -> pd.DataFrame:
+def begin() -> First:
+    """Take the fingerprints of plain parameters before the first step, for `take`."""
+    found: First = {}
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        with torch.no_grad():
+            for kind, _, _, tensor, _ in _everything():
+                if kind == OTHER and _readable(tensor) and tensor.numel():
+                    bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+                    bits = bits.reshape(tensor.numel(), -1)  # float8 has no ==
+                    said = _CONSTANT if bool((bits == bits[0]).all()) else ""
+                    found[id(tensor)] = weakref.ref(tensor), said + fingerprint(tensor)
+    return found
+
+
+def take(rank: int, first: First | None = None, reasons: Mapping[int, str] | None = None) -> pd.DataFrame:
     """Take the fingerprints of what this process has, and should have like other ranks.
 
     The modules are all that are alive. Parameters and buffers inside `DistributedDataParallel` and plain ones inside
@@ -50,22 +78,34 @@ def take(rank: int) -> pd.DataFrame:
 
     Args:
         rank: This process.
+        first: What `begin` found.
+        reasons: Why gradients were not averaged, by the id of a DDP module.
 
     Returns:
-        A row for each, and one of kind `OTHER` for each plain parameter that is not compared. `fingerprint` is of the
-        bits, `norm` is the 2-norm, and `ranks` lists those that should agree.
+        A row for each, and one of kind `OTHER` for each plain parameter. `fingerprint` is of the bits, `norm` is the
+        2-norm, `ranks` lists those that should agree, `first` is a plain parameter's fingerprint before the first step,
+        and `why` is of `reasons`.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return pd.DataFrame([], columns=list(TYPES)).astype(TYPES)
     rows: dict[int, tuple[Any, ...]] = {}
+    everybody = tuple(range(dist.get_world_size()))
     with torch.no_grad():
-        for kind, name, ranks, tensor in _everything():
+        for kind, name, ranks, tensor, ddp in _everything():
             if id(tensor) in rows or torch_compat.is_fake(tensor) or tensor.is_meta:
                 continue
+            held, before = (first or {}).get(id(tensor), (lambda: None, ""))
+            before = before if kind == OTHER and held() is tensor else ""
             local = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
-            told = (fingerprint(local), _norm(local)) if kind in KINDS and _plain(local) else ("", 0.0)
-            about = (",".join(map(str, ranks)), str(tuple(local.shape)), str(local.dtype).partition(".")[2])
-            rows[id(tensor)] = (rank, kind if told[0] else OTHER, name, *about, *told)
+            told = (
+                (fingerprint(local), _norm(local))
+                if (kind in KINDS or before) and _plain(local)
+                else ("", 0.0)
+            )
+            agree = ",".join(map(str, everybody if before else ranks))
+            about = (agree, str(tuple(local.shape)), str(local.dtype).partition(".")[2])
+            why = (reasons or {}).get(ddp, "") if kind == DDP else ""
+            rows[id(tensor)] = (rank, kind if told[0] else OTHER, name, *about, *told, before, why)
     return pd.DataFrame(list(rows.values()), columns=list(TYPES)).astype(TYPES)
 
 
@@ -96,7 +136,7 @@ def differing(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns kind, name, ranks, shape and one with the norm for each rank, in the order of the first rank.
     """
-    found = []
+    found, table = [], _started(table)
     held = table[table["kind"].isin(KINDS)]
     for (kind, name, ranks, shape), rows in held.groupby(["kind", "name", "ranks", "shape"], sort=False):
         prints = (
@@ -108,21 +148,27 @@ def differing(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=None if found else ["kind", "name", "ranks", "shape"])
 
 
-def compared(table: pd.DataFrame) -> dict[str, str]:
+def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
     """Say in words what was compared, for each kind, and how many of it differ; last, what was not compared.
 
     Args:
         table: What all ranks took.
+        exchanges: Whether ranks exchange data, as experts and stages do that each rank holds for itself.
     """
-    found, apart = {}, differing(table)
+    found, apart, table = {}, differing(table), _started(table)
     held = table.drop_duplicates(["kind", "name", "ranks"])
     for kind in KINDS:
         names = apart[apart["kind"] == kind]["name"].tolist()
         count = max(int((held["kind"] == kind).sum()), len(names))
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            mine = table[(table["kind"] == kind) & table["name"].isin(names)]
+            known = mine[mine["why"] != ""]
+            also = _constants(table) if kind == STARTED else []
+            usual = PARTS if kind == STARTED and exchanges else KINDS[kind]
+            why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             found[kind] = (
-                f"{len(names)} of {count} {kind} differ: {', '.join(names[:4])}{more} ({KINDS[kind]})"
+                f"{len(names)} of {count} {kind} differ: {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
             )
         elif count:
             found[kind] = f"{count} {kind} are equal"
@@ -130,29 +176,70 @@ def compared(table: pd.DataFrame) -> dict[str, str]:
     return found | ({OTHER: f"{left} {OTHER} were not compared"} if left else {})
 
 
-def wrong(table: pd.DataFrame) -> list[str]:
-    """The sentences of `compared` about what differs and should not; buffers may differ between two forwards."""
-    kinds = set(differing(table)["kind"]) - {"buffers"}
-    return [said for kind, said in compared(table).items() if kind in kinds]
+def _started(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, with another kind for plain parameters that were equal on all ranks before the first step.
+
+    A constant is left out: parts of a bias that begins with zeros are equal, too.
+    """
+    alike = [
+        at
+        for rows in _alike_at_first(table)
+        for at in rows.index
+        if _CONSTANT not in str(rows["first"].iloc[0])
+    ]
+    return table.assign(kind=table["kind"].mask(table.index.isin(alike), STARTED))
+
+
+def _alike_at_first(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    plain = table[(table["kind"] == OTHER) & (table["first"] != "")]
+    for (_, ranks, _), rows in plain.groupby(["name", "ranks", "shape"], sort=False):
+        began = rows.sort_values("first").groupby("rank")["first"].agg(tuple)
+        if began.nunique() == 1 and len(began) == len(ranks.split(",")):
+            yield rows
+
+
+def _constants(table: pd.DataFrame) -> list[str]:
+    """Name the plain parameters that began as one constant on all ranks and differ."""
+    apart = [
+        rows
+        for rows in _alike_at_first(table)
+        if rows.groupby("rank")["fingerprint"].agg(tuple).nunique() > 1
+    ]
+    names = [str(rows["name"].iloc[0]) for rows in apart if _CONSTANT in str(rows["first"].iloc[0])]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    said = (
+        f"of those that began as a constant, {', '.join(names[:4])}{more} differ: shards may, copies must not"
+    )
+    return [said] if names else []
+
+
+def wrong(table: pd.DataFrame, exchanges: bool = False) -> list[str]:
+    """The sentences of `compared` about what differs and should not, which buffers and what ranks own may."""
+    kinds = set(differing(table)["kind"]) - {"buffers"} - ({STARTED} if exchanges else set())
+    return [said for kind, said in compared(table, exchanges).items() if kind in kinds]
 
 
 def _everything() -> Iterator[_Found]:
-    """Every parameter and buffer of all modules that are alive: kind, name, the ranks that should agree, tensor."""
+    """Parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
+    for root in living():
+        yield from _within(root, "", "", (), set(), 0)
+
+
+def living() -> list[nn.Module]:
+    """Return the modules of this process that are inside of no other one."""
     modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
     inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-    for root in modules:
-        if id(root) not in inner and "_modules" in vars(root):
-            yield from _within(root, "", "", (), set())
+    return [root for root in modules if id(root) not in inner and "_modules" in vars(root)]
 
 
 def _within(
-    module: nn.Module, path: str, owner: str, ranks: tuple[int, ...], seen: set[int]
+    module: nn.Module, path: str, owner: str, ranks: tuple[int, ...], seen: set[int], ddp: int
 ) -> Iterator[_Found]:
     if id(module) in seen:
         return
     seen.add(id(module))
     if isinstance(module, DistributedDataParallel):
-        owner, ranks = "parameters under DDP", _members(module.process_group)
+        owner, ranks, ddp = DDP, _members(module.process_group), id(module)
         seen |= {id(p) for n, p in module.module.named_parameters() if n in module.parameters_to_ignore}
     elif sharded := _sharded(module):
         owner, ranks = "parameters that fully_shard did not shard", sharded
@@ -163,15 +250,15 @@ def _within(
             name = f"{path}.{name}".lstrip(".")
             if hasattr(tensor, "placements"):
                 if alike := _replicated(tensor):
-                    yield "replicated DTensors", name, alike, tensor
+                    yield "replicated DTensors", name, alike, tensor, ddp
             elif len(ranks) > 1:
-                yield "buffers" if buffers else owner, name, ranks, tensor
+                yield "buffers" if buffers else owner, name, ranks, tensor, ddp
             elif not buffers:
-                yield OTHER, name, (), tensor
+                yield OTHER, name, (), tensor, ddp
     for name, child in module._modules.items():
         if child is not None:
             wraps = name == "_orig_mod" or (name == "module" and isinstance(module, DistributedDataParallel))
-            yield from _within(child, path if wraps else f"{path}.{name}", owner, ranks, seen)
+            yield from _within(child, path if wraps else f"{path}.{name}", owner, ranks, seen, ddp)
 
 
 def _norm(tensor: torch.Tensor) -> float:
@@ -179,6 +266,10 @@ def _norm(tensor: torch.Tensor) -> float:
     return float(
         torch.linalg.vector_norm(wide, dtype=max(wide.dtype, torch.float32, key=lambda t: t.itemsize))
     )
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    return not torch_compat.is_fake(tensor) and not tensor.is_meta and _plain(tensor)
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -48,6 +48,7 @@ class Steps:
     Args:
         options: Which steps.
         done: Called as soon as the last one was recorded.
+        first: Called as soon as the first step begins, recorded or not.
 
     Attributes:
         began: When it was made, in seconds of `time.monotonic()`.
@@ -60,10 +61,16 @@ class Steps:
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
         seen: What switches did.
+        loads: A table of the checkpoints of which something was lost.
     """
 
-    def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
-        self.options, self._done = options, done
+    def __init__(
+        self,
+        options: Options,
+        done: Callable[[], None] = lambda: None,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.options, self._done, self._first = options, done, first
         self.began = time.monotonic()
         self.found = self.calls = 0
         self.rec: Record | None = None
@@ -72,6 +79,7 @@ class Steps:
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
         self.seen = Seen()
+        self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self._trains = self._inside = self._stepping = self.open = self._over = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
@@ -132,6 +140,8 @@ class Steps:
             return
         self.open = True
         self.found += 1
+        if self.found == 1:
+            self._first()
         if self.found <= self.options.skip:
             return
         if self.rec is None:

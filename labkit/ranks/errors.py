@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from labkit.ranks import wire
-from labkit.ranks.introspect import HIDDEN, SHOWN, Collective, is_library, place
+from labkit.ranks.introspect import HIDDEN, LABKIT, SHOWN, Collective, aside, is_library, place
+from labkit.ranks.messages import Message, circle
 
 MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
@@ -41,6 +42,7 @@ class Outcome:
         collectives: Its last collectives; None if it said nothing about them.
         members: The exceptions of an exception group.
         compiling: Whether it stands in a compile.
+        sends: The message that it waits in: 'send' or 'recv', and the other rank.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class Outcome:
     collectives: list[Collective] | None = None
     members: list[Outcome] = field(default_factory=list)
     compiling: bool = False
+    sends: Message | None = None
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Outcome:
@@ -137,7 +140,7 @@ class Outcome:
         if self.collectives is None:
             return ""
         if not self.collectives:
-            return f"{who} has called no collective."
+            return "" if self.sends else f"{who} has called no collective."
         last = self.collectives[-SHOWN:]
         lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
         return "\n".join([f"last collectives of {who}:", *lines])
@@ -241,11 +244,14 @@ def crash_frames(text: str) -> list[tuple[str, str, bool]]:
 
     The process had one thread when its main thread began, so that is the last one listed.
     """
-    found = []
+    found: list[tuple[str, str, bool]] = []
     for file, line, name in re.findall(r'File "(.*)", line (\d+) in (.*)', text.rpartition("hread 0x")[2]):
         if file in HIDDEN and file.endswith("worker.py"):
             break
-        if file not in HIDDEN:
+        if name == aside.__name__ and file == aside.__code__.co_filename:
+            found.clear()  # it did labkit's work
+            continue
+        if file not in HIDDEN and (found or not file.startswith(LABKIT)):
             source = linecache.getline(file, int(line)).strip()
             found.append((place(file, int(line), name), source, is_library(file)))
     return found[::-1]
@@ -399,7 +405,7 @@ def waiting(head: str, ended: Ending, outcomes: Sequence[Outcome], after: str = 
         after: The last paragraph.
     """
     found = differences(outcomes)
-    facts = ["\n".join(map(str, found))]
+    facts = [circle({o.rank: o.sends for o in outcomes if o.sends}), "\n".join(map(str, found))]
     facts += paragraphs(outcomes, Outcome.describe_collectives) if ended == "stalled" else []
     first = next((one.in_words() for one in found if not one.only_lines), "")
     return RankError(head, outcomes, "\n".join(filter(None, [*facts, after])), ended=ended, difference=first)

@@ -7,19 +7,23 @@ anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read
 from __future__ import annotations
 
 import gc
+import itertools
 import linecache
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from labkit import places
+from labkit.ranks.messages import Message
 from labkit.torch_compat import COMPILER
+
+Result = TypeVar("Result")
 
 # what a checked process group notes by itself (see collective_check.py)
 recorded: deque[Collective] | None = None
@@ -34,9 +38,11 @@ HIDDEN = tuple(
     for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
 )
 _HERE = os.path.join(os.path.dirname(__file__), "")
+LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
+_MESSAGES = {"send": "to", "recv": "from"}
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
 
@@ -56,6 +62,7 @@ class Collective:
         ranks: The members of the group; empty where they are not known.
         called: The function of `torch.distributed` that was called, where it has another name: gloo sends an
             all-reduce for `reduce_scatter_tensor`.
+        time_ns: The `time.time_ns()` of the call; 0 where it is not known.
     """
 
     group: str
@@ -68,6 +75,7 @@ class Collective:
     between_two: bool = False
     ranks: tuple[int, ...] = ()
     called: str = ""
+    time_ns: int = field(default=0, compare=False)
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -89,12 +97,16 @@ class Snapshot:
         waits: What it waits in, or ''.
         collectives: Its last collectives; None if nothing records them.
         compiling: Whether Dynamo is at work.
+        message: The message that it waits in: 'send' or 'recv', and the other rank.
+        failure: How the call has failed, where the rank has yet to say so (`worker.failing`).
     """
 
     frames: list[tuple[str, str, bool]]
     waits: str
     collectives: list[Collective] | None
     compiling: bool = False
+    message: Message | None = None
+    failure: Any = None
 
 
 @dataclass(frozen=True)
@@ -106,12 +118,14 @@ class Activity:
         waits: The collective or store wait that it stands in, or ''.
         place: The reader's innermost line.
         compiling: Whether Dynamo is at work.
+        message: The message that it waits in: 'send' or 'recv', and the other rank.
     """
 
     progress: tuple[Any, ...]
     waits: str
     place: str
     compiling: bool
+    message: Message | None = None
 
     def describe(self) -> str:
         """Return such as `waiting in all_reduce at In [5]:3 (step)`.
@@ -145,6 +159,15 @@ def _noted(method: Callable[..., Any]) -> Callable[..., Any]:
 _STORE_WAIT = _noted(len).__code__
 
 
+def aside(work: Callable[[], Result]) -> Result:
+    """Do work of labkit's own in the midst of a program: where the rank stands is then the line that led to it.
+
+    >>> aside(lambda: 2)
+    2
+    """
+    return work()
+
+
 class Step(NamedTuple):
     """A frame of a stack, copied.
 
@@ -175,7 +198,7 @@ class Inspector:
         """Answer "look": what the rank is doing."""
         return self._activity(*self._stack())
 
-    def _activity(self, stack: list[Step], turn: int) -> Activity:
+    def _activity(self, stack: list[Step], turn: int, message: Message | None) -> Activity:
         before, self.seen = self.seen, (time.monotonic(), self._used())
         used = (self.seen[1] - before[1]) / max(self.seen[0] - before[0], 1e-6)
         readers = next((step for step in stack if _readers(step.code.co_filename)), None)
@@ -191,18 +214,22 @@ class Inspector:
             turn = recorded[-1].number
         asked = next((s.code.co_name for s in stack if _asks(s.code.co_filename, s.code.co_name)), "")
         waits = self._waits(stack[0].code if stack else None, pending, used, compiling, asked)
-        return Activity((moves, turn, numbers), waits, _place(readers) if readers else "", compiling)
+        if message is not None and waits in _MESSAGES:
+            waits += f" {_MESSAGES[waits]} rank {message[1]}"
+        at = _place(readers) if readers else ""
+        return Activity((moves, turn, numbers), waits, at, compiling, message if waits else None)
 
-    def _stack(self) -> tuple[list[Step], int]:
-        """Copy the main thread's stack, innermost frame first, and the turn of a collective over shared memory in it.
+    def _stack(self) -> tuple[list[Step], int, Message | None]:
+        """Copy the main thread's stack, innermost frame first, the turn of a collective over shared memory in it, and
+        the message that it sends or receives.
 
         No other thread runs meanwhile. A frame that is held while its thread runs on keeps the function's variables
         alive; Dynamo's guard of the inference mode, kept like this, leaves the grad mode changed. A garbage collection
         lets the thread run on in the midst of a walk, and CPython 3.11 then follows freed frames.
         """
         if not self.busy():
-            return [], 0
-        stack, turn = [], 0
+            return [], 0, None
+        stack, turn, message = [], 0, None
         time.sleep(0)  # the interpreter lock, taken anew, is this thread's for 5 ms
         collects = gc.isenabled()
         gc.disable()
@@ -213,11 +240,13 @@ class Inspector:
                 if frame.f_code.co_filename.startswith(_SHM):
                     if (link := getattr(frame.f_locals.get("self"), "_link", None)) is not None:
                         turn = link.board.turn
+                elif frame.f_code.co_name in _MESSAGES and frame.f_code.co_filename.endswith(_C10D):
+                    message = _message(frame.f_code.co_name, frame.f_locals)
                 frame = frame.f_back
         finally:
             if collects:
                 gc.enable()
-        return stack, turn
+        return stack, turn, message
 
     def _used(self) -> float:
         if hasattr(time, "pthread_getcpuclockid"):
@@ -228,9 +257,9 @@ class Inspector:
         """Answer "where": the stack with its source lines, what it waits in, and its collectives."""
         self.seen = (time.monotonic(), self._used())  # what it computed before it came here does not count
         time.sleep(MOMENT_S)
-        stack, turn = self._stack()
-        now = self._activity(stack, turn)
-        return Snapshot(_described(stack), now.waits, collectives(), now.compiling)
+        stack, turn, message = self._stack()
+        now = self._activity(stack, turn, message)
+        return Snapshot(_described(stack), now.waits, collectives(), now.compiling, now.message)
 
     def _waits(
         self, code: CodeType | None, pending: list[dict[str, Any]], used: float, compiling: bool, asked: str
@@ -262,6 +291,18 @@ class Inspector:
             return False
 
 
+def _message(name: str, values: Mapping[str, Any]) -> Message | None:
+    """The message of a call of `dist.send` or `dist.recv`, from its variables; None where the peer is not known."""
+    whole, inside = ("dst", "group_dst") if name == "send" else ("src", "group_src")
+    peer, group = values.get(whole), values.get("group")
+    if peer is None and (peer := values.get(inside)) is not None and group is not None:
+        try:
+            peer = sys.modules["torch.distributed"].get_global_rank(group, peer)
+        except (KeyError, RuntimeError, ValueError):  # the group is being destroyed
+            return None
+    return None if peer is None else (name, int(peer))
+
+
 def _ident(thread: threading.Thread) -> int:
     assert thread.ident is not None
     return thread.ident
@@ -269,6 +310,9 @@ def _ident(thread: threading.Thread) -> int:
 
 def _described(stack: list[Step]) -> list[tuple[str, str, bool]]:
     """Return a stack, outermost frame first: (place, source line, whether it is library code)."""
+    at = next((i for i, step in enumerate(stack) if step.code is aside.__code__), -1)
+    if at >= 0:
+        stack = list(itertools.dropwhile(lambda step: step.code.co_filename.startswith(LABKIT), stack[at:]))
     found = []
     for number, step in enumerate(stack):
         file = step.code.co_filename
@@ -347,6 +391,7 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
                 bool(entry["is_p2p"]),
                 members.get(entry["process_group"][0], ()),
                 "" if entry["is_p2p"] else _called(entry.get("frames", ())),
+                entry.get("time_created_ns", 0),
             )
         )
     return found

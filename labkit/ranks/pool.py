@@ -156,6 +156,8 @@ class Member:
         """Return how the call stands on this rank, which has not ended it."""
         if self.snapshot is None:
             return Outcome(self.rank, "unfinished", message=STOPPED if self.process.stopped else SILENT)
+        if self.snapshot.failure is not None:
+            return self.snapshot.failure
         silent = "in a built-in function called directly"
         return Outcome(
             self.rank,
@@ -164,6 +166,7 @@ class Member:
             frames=self.snapshot.frames,
             waits=self.snapshot.waits,
             compiling=self.snapshot.compiling,
+            sends=self.snapshot.message,
         )
 
     @property

@@ -18,7 +18,7 @@ import threading
 import traceback
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -76,8 +76,18 @@ def declare(here: Here) -> None:
     _here = here
 
 
+def failing(error: BaseException) -> None:
+    """Note that the call on this rank fails by this exception, before the work that comes until it leaves the call.
+
+    Where another rank fails meanwhile, the ranks are ended before this one has answered; its exception is known then.
+    """
+    if _here is not None:
+        _State.failure = Outcome.of(_here.rank, error)
+
+
 class _State:
     crash = -1  # the file for last words
+    failure: Outcome | None = None  # of the call that runs
     busy = True  # while starting, too; a SIGINT between calls is not the reader's code to interrupt
 
 
@@ -226,7 +236,7 @@ def _serve(calls: socket.socket, inbox: wire.Inbox, rank: int) -> None:
         kind, number, sources, *parts = inbox.receive()
         cells.learn(sources)
         try:
-            _State.busy = True
+            _State.busy, _State.failure = True, None
             if check:
                 check.begin(number)
             if kind == "call":
@@ -291,6 +301,8 @@ def _answer(control: socket.socket) -> None:
                     # of this thread, which asks NCCL's events
                     sys.modules["torch"].cuda.set_device(_here.device)
                 answer = inspector.look() if question == "look" else inspector.where()
+                if isinstance(answer, introspect.Snapshot) and _State.busy:
+                    answer = replace(answer, failure=_State.failure)
             except Exception:
                 # a board of shared memory may be closed by then: an empty answer is better than none ever again
                 answer = None if question == "look" else introspect.Snapshot([], "", [])

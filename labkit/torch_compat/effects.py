@@ -119,6 +119,31 @@ def ddp_buckets(ddp: Any) -> int:
     return len(str(sizes).split(",")) if sizes else 0
 
 
+def ddp_was_called(ddp: Any) -> bool | None:
+    """Say whether the forward of a DDP module ever ran; None where DDP does not note it, as with its Python reducer."""
+    return None if getattr(ddp, "_use_python_reducer", True) else getattr(ddp, "_lazy_init_ran", None)
+
+
+def ddp_parameters(ddp: Any) -> list[str]:
+    """Return the names of a DDP module's parameters in the order of the indices in its errors; [] if that is not sure.
+
+    Source: DistributedDataParallel._build_params_for_reducer.
+    """
+    seen: dict[int, str] = {}
+    for inside, module in ddp.module.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            whole = f"{inside}.{name}"
+            if parameter.requires_grad and whole not in ddp.parameters_to_ignore:
+                seen.setdefault(id(parameter), whole.replace("_orig_mod.", "").lstrip("."))
+    sure = len(seen) == ddp._get_ddp_logging_data().get("num_parameter_tensors")
+    return list(seen.values()) if sure else []
+
+
+def ddp_hooks(ddp: Any) -> list[Any]:
+    """Return the hooks that move the gradients of a DDP module in the place of its all-reduce."""
+    return list(getattr(ddp, "_comm_hooks", ()))
+
+
 def ddp_optimizer_mode() -> Any:
     """Return the value of `optimize_ddp`."""
     return find("torch._dynamo.config.optimize_ddp")

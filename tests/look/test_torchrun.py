@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -159,7 +160,11 @@ def test_a_request_that_cannot_be_met_ends_every_process(
 @pytest.mark.slow
 def test_a_rank_that_raises_leaves_a_page_though_rank_0_is_inside_a_collective(tmp_path: Path) -> None:
     status, said = torchrun(tmp_path, "--out", "page", "train.py", "raise")
-    assert status and "ValueError: the loss is nan" in said, said
+    report = said.partition("rank 1 failed")[2]  # the cause, and where the other rank stood
+    assert status and "rank 1 raised ValueError: the loss is nan" in report, said
+    # torchrun ends rank 0 in its all_reduce, or rank 1 was gone before
+    assert re.search(r"rank 0 (was waiting in all_reduce here:|raised RuntimeError)", report), said
+    assert "labkit/look/joined.py" not in said, said
     assert "train.py: 3 forwards recorded" in said, said
     assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
 

@@ -1,0 +1,99 @@
+"""Whether DDP averaged the gradients of the recorded steps, and if not, why: it was not called, or no_sync was on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit import places, torch_compat
+from labkit.look.steps import wrapped
+from labkit.ranks import introspect
+
+__all__ = ["Averaging", "line_of_program"]
+
+
+class Averaging:
+    """Notes where a program makes DDP modules and enters their `no_sync`. Their forward stays as it is."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._no_sync: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note them in a block; torch is as it was afterwards."""
+        init, no_sync = DistributedDataParallel.__init__, DistributedDataParallel.no_sync
+
+        @functools.wraps(init)
+        def noted_init(ddp: Any, *args: Any, **kwargs: Any) -> None:
+            init(ddp, *args, **kwargs)
+            self._made[ddp] = line_of_program()
+
+        def entered(no_sync: Callable[[Any], Any], ddp: Any) -> Any:
+            self._no_sync[ddp] = time.time_ns(), line_of_program()
+            return no_sync(ddp)
+
+        DistributedDataParallel.__init__ = noted_init  # type: ignore[assignment, method-assign]
+        DistributedDataParallel.no_sync = wrapped(no_sync, entered)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+            DistributedDataParallel.no_sync = no_sync  # type: ignore[method-assign]
+
+    def reasons(self, since_ns: int) -> dict[int, str]:
+        """Say why gradients were not averaged, where that is proved.
+
+        Torch's flight recorder has each all-reduce of a gradient; DDP notes its first forward.
+
+        Args:
+            since_ns: The `time.time_ns()` when the first recorded step began.
+
+        Returns:
+            A sentence, by the id of the DDP module.
+        """
+        known = introspect.collectives()
+        return {
+            id(ddp): said
+            for ddp, place in self._made.items()
+            if (said := self._why(ddp, place, known, since_ns))
+        }
+
+    def _why(self, ddp: Any, place: str, known: list[introspect.Collective] | None, since_ns: int) -> str:
+        name = f"DDP ({place})" if place else "DDP"
+        if torch_compat.ddp_was_called(ddp) is False:
+            return f"{name} was never called: the program calls what is in it (model.module); call the DDP object"
+        if not known or known[0].time_ns > since_ns:  # none is kept over shm, and of many only the last
+            return ""
+        mine = [call for call in known if call.group == ddp.process_group.group_name and _averages(call, ddp)]
+        last = max((call.time_ns for call in mine), default=0)
+        entered, where = self._no_sync.get(ddp, (0, ""))
+        if entered > max(last, since_ns):
+            return (
+                f"the last backward before optimizer.step ran under no_sync ({where}), so its gradients were not"
+                " averaged: end no_sync before the forward and backward that optimizer.step follows"
+            )
+        if last < since_ns:
+            return f"{name} averaged no gradient in the recorded steps: does the program call model.module instead?"
+        return ""
+
+
+def line_of_program() -> str:
+    """Return the innermost line of the program on the stack; '' where all of it is library code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and places.is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+
+
+def _averages(call: introspect.Collective, ddp: Any) -> bool:
+    """Whether DDP called it for gradients: from C++, or in a hook that replaces its all-reduce."""
+    hooked = bool(torch_compat.ddp_hooks(ddp))
+    return "broadcast" not in call.op if hooked else "reduce" in call.op and not call.called

@@ -1,0 +1,62 @@
+"""Ranks that send and receive in a circle: the error says who waits for whom, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit.ranks import RankError
+from labkit.ranks.messages import circle
+
+
+def exchange(turns: dict[int, tuple[str, int]], grouped: bool) -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    group = dist.new_group(sorted(turns)) if grouped else None
+    if rank not in turns:
+        return
+    kind, peer = turns[rank]
+    tensor = torch.ones(1 << 24)  # more than a socket holds
+    if kind == "send":
+        dist.send(
+            tensor, group=group, **({"group_dst": sorted(turns).index(peer)} if grouped else {"dst": peer})
+        )
+    else:
+        dist.recv(
+            tensor, group=group, **({"group_src": sorted(turns).index(peer)} if grouped else {"src": peer})
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("turns", "grouped", "sentence"),
+    [
+        (
+            {1: ("send", 2), 2: ("send", 1)},
+            True,
+            "rank 1 sends to rank 2, rank 2 sends to rank 1; none of them receives",
+        ),
+        (
+            {0: ("recv", 1), 1: ("recv", 2), 2: ("recv", 0)},
+            False,
+            "rank 0 receives from rank 1, rank 1 receives from rank 2, rank 2 receives from rank 0; none of them sends",
+        ),
+    ],
+    ids=["two of a group send", "three receive"],
+)
+def test_who_waits_for_whom(three, turns, grouped, sentence):
+    with pytest.raises(RankError) as caught:
+        three.run(exchange, turns, grouped, stall=4)
+    text = str(caught.value)
+    assert sentence in text and not re.search(r"rank [12].* has called no collective", text)
+    (kind, peer), word = turns[1], {"send": "to", "recv": "from"}[turns[1][0]]
+    assert f"rank 1 was waiting in {kind} {word} rank {peer} here:" in text
+
+
+def test_a_chain_that_ends_is_no_circle():
+    assert circle({0: ("recv", 1), 1: ("recv", 2)}) == ""  # rank 2 does something else: its stack says it
+    assert "each waits for the next one" in circle({0: ("send", 1), 1: ("recv", 2), 2: ("send", 0)})
+    assert "tags or groups" in circle({0: ("send", 1), 1: ("recv", 0)})
