@@ -46,11 +46,17 @@ def item_of_a_tensor():
     return lambda x: coordinate(x).item()
 
 
+def an_input():
+    """The rank is a tensor from outside of the graph: an input, which each rank fills."""
+    me = torch.tensor([dist.get_rank()])
+    return lambda x: me
+
+
 def as_a_list():
     return ["c", "d", "f"]
 
 
 RIGHT = {
-    "since.coordinate": [a_symbol, without_inputs, by_library, item_of_a_tensor],
+    "since.coordinate": [a_symbol, without_inputs, by_library, item_of_a_tensor, an_input],
     "since.stays": [as_a_list],
 }

@@ -26,21 +26,16 @@ def not_compiled():
     return torch.compiler.disable(lambda x: torch.tensor([dist.get_rank()]))
 
 
-def the_fake_knows():
-    @torch.library.custom_op("wrong::the_fake_knows", mutates_args=())
-    def coordinate(x: torch.Tensor) -> int:
-        return dist.get_rank()
+def the_next_rank():
+    @torch.library.custom_op("wrong::the_next_rank", mutates_args=())
+    def coordinate(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([(dist.get_rank() + 1) % dist.get_world_size()])
 
     @coordinate.register_fake
     def _(x):
-        return 0
+        return x.new_empty(1, dtype=torch.int64)
 
     return coordinate
-
-
-def asked_once():
-    me = torch.tensor([dist.get_rank()])
-    return lambda x: me.clone()
 
 
 def only_numbers():
@@ -66,10 +61,9 @@ def a_number():
 COORDINATE = {
     a_python_number: "Python's numbers become constants",
     a_tensor: "the graph holds rank 0's answer in a tensor",
-    asked_once: "the graph holds rank 0's answer in a tensor",
     no_fake: "register_fake",
     not_compiled: "it has to be an operator",
-    the_fake_knows: "a number of the trace has taken its place",
+    the_next_rank: "a number of the trace has taken its place",
 }
 STAYS = {
     only_numbers: "distribute_tensor cuts the whole tensor in Python",
