@@ -10,7 +10,7 @@ from course.shared.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
 
-__all__ = ["constants", "figure", "first_calls", "portability"]
+__all__ = ["constants", "figure", "portability"]
 
 EQUAL, DIFFERENT = "#009E73", "#E69F00"  # Okabe-Ito
 # an outcome: its colour, and what it means; the word itself stands in the cell
@@ -42,9 +42,9 @@ def constants(graphs: pd.DataFrame, label: str) -> Figure:
     if graphs.empty:
         return empty_figure(sheet, "No program was compiled", label)
     most = graphs.groupby(["program", "switch"], sort=False)["graphs"].max().unstack()
-    differ, mended = most["off"] > 1, (most["off"] > 1) & (most["on"] == 1)
+    differ, equal = most["off"] > 1, (most["off"] > 1) & (most["on"] == 1)
     sheet.title(
-        f"Of {differ.sum()} programs whose graphs differ by rank, the switch makes {mended.sum()} equal",
+        f"Of {differ.sum()} programs whose graphs differ by rank, the switch makes {equal.sum()} equal",
         "Each cell: how many different graphs the ranks have. 1 means that all ranks have the same.",
     )
     sheet.legend([("the same on all ranks", key(EQUAL)), ("different", key(DIFFERENT))])
@@ -94,15 +94,3 @@ def portability(found: pd.DataFrame, label: str) -> Figure:
     for name, rows in found.groupby(points, sort=False):
         sheet.say(f"{name}: " + ", ".join(f"rank {row.rank} {row.outcome}" for row in rows.itertuples()))
     return sheet.finish(label)
-
-
-def first_calls(found: pd.DataFrame, label: str = "") -> pd.DataFrame:
-    """Sum up first calls: the slowest rank's seconds, and the CPU seconds of all ranks.
-
-    Args:
-        found: a row for each call, with the columns ranks, way, seconds and cpu_s.
-        label: what was run, as the name of the columns.
-    """
-    by = need(found, ["ranks", "way", "seconds", "cpu_s"], "first").groupby(["ranks", "way"], sort=False)
-    table = pd.DataFrame({"slowest rank, s": by["seconds"].max(), "CPU s, summed": by["cpu_s"].sum()})
-    return table.round(2).rename_axis(columns=label)

@@ -1,10 +1,13 @@
-"""One compile for all ranks: graphs by switch, what runs on another rank, and how both are drawn."""
+"""One compile for all ranks: what the switch removes and leaves, outside of the lesson's examples; figures."""
 
 from __future__ import annotations
 
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import labkit
 from course.since import figures
@@ -22,10 +25,78 @@ def test_the_switch_removes_what_torch_writes_and_not_what_python_computes(size)
         def graphs(name):
             return tuple(len(set(fake.run(program.graphs_of, name, on).values())) for on in (False, True))
 
-        assert graphs("uneven shards") == (size, 1)
-        assert graphs("a sub mesh") == (size // 2, 1)
+        assert graphs("uneven shards of a DTensor") == (size, 1)
+        assert graphs("sum over a sub mesh") == (size // 2, 1)
         assert graphs("slice by mesh.get_local_rank()") == (size, size)
-        assert graphs("08 order") == (1, 1), "the text does not tell the order of inputs"
+        assert graphs("other order on one rank (08)") == (1, 1), "the text does not tell the order of inputs"
+
+
+def gated(dim: int, on: bool) -> tuple[str, float]:
+    """On a rank: graphs of a training step of another model, and the largest error of its gradients."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up = nn.Linear(dim, 4 * dim), nn.Linear(dim, 4 * dim)
+            self.down = nn.Linear(4 * dim, dim)
+
+        def forward(self, x):
+            return self.down(torch.sigmoid(self.gate(x)) * self.up(x)) + x
+
+    torch.manual_seed(1)
+    model, x = Gated(), torch.randn(2, 5, dim)
+    model(x).square().sum().backward()
+    alone = [p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    parallelize_module(model, program.pairs(), plan)
+    with program.switched(on):
+        graphs, _ = program.captured(model, x, training=True)
+    found = [p.grad.full_tensor() for p in model.parameters()]
+    errors = [float((a - b).abs().max()) for a, b in zip(found, alone, strict=True)]
+    return "\n\n".join(map(program.plain_text, graphs)), max(errors)
+
+
+@pytest.mark.slow
+def test_another_model_trains_with_one_graph_and_the_gradients_of_one_process():
+    with labkit.Ranks(4, device="cpu", backend="gloo", quiet=True, timeout=240) as four:
+        for on, graphs in ((False, 2), (True, 1)):
+            texts, errors = zip(*four.run(gated, 6, on).values(), strict=True)
+            assert len(set(texts)) == graphs
+            assert max(errors) < 1e-4
+
+
+def second_sum(kind: str, on: bool) -> float:
+    """On a rank: a compiled maximum over all ranks, after a call over this rank alone."""
+    small, large = program.own_group(), dist.group.WORLD
+    if kind == "mesh":
+        shape = (dist.get_world_size(), 1)
+        small = program.init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))["b"]
+        large = program.line_mesh()
+    torch.compiler.reset()
+    with program.switched(on), torch.no_grad():
+        run = torch.compile(lambda x, g: program.funcol.all_reduce(x + 1, "max", g), backend="aot_eager")
+        x = torch.full((3, 2), float(dist.get_rank()))
+        run(x, small)
+        return float((run(x, large) + 0).max())
+
+
+@pytest.mark.slow
+def test_with_the_switch_the_first_group_stays_and_a_mesh_does_not():
+    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True, timeout=120) as three:
+        assert list(three.run(second_sum, "group", False).values()) == [3.0, 3.0, 3.0]
+        assert list(three.run(second_sum, "group", True).values()) == [1.0, 2.0, 3.0], "the first group's"
+        assert list(three.run(second_sum, "mesh", True).values()) == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.slow
+def test_a_returned_dtensor_does_not_train_and_its_local_tensor_does():
+    with labkit.Ranks(4, device="cpu", backend="gloo", quiet=True, timeout=120) as four:
+        assert set(four.run(program.returned, True, 8).values()) == {True}
+        assert all(
+            "was invalid, but is output" in str(said)
+            for said in four.run(program.returned, False, 8).values()
+        )
 
 
 @pytest.mark.slow
@@ -48,21 +119,12 @@ def test_one_process_compiles_for_four_ranks_where_the_program_is_given_its_mesh
 def test_figures_say_in_words_what_they_show():
     rows = [("a", 2, "off", 2), ("a", 2, "on", 1), ("b", 2, "off", 2), ("b", 2, "on", 2)]
     graphs = pd.DataFrame(rows, columns=["program", "ranks", "switch", "graphs"])
-    said = figures.figure(
-        Report("one_compile", "", "gloo · cpu", {"first": pd.DataFrame(), "graphs": graphs})
-    )
+    said = figures.figure(Report("one_compile", "", "gloo · cpu", {"graphs": graphs}))
     assert "Of 2 programs whose graphs differ by rank, the switch makes 1 equal" in said.summary
     point = {"store": "aot_compile", "form": "mesh", "switch": "on", "outcome": "right"}
     carried = pd.DataFrame([point | {"rank": rank} for rank in (0, 1)])
     said = figures.portability(carried, "gloo · cpu").summary
     assert "aot_compile, mesh, on: rank 0 right" in said and said.startswith("In 1 of 1 ways every rank runs")
-
-
-def test_first_calls_are_summed_up_by_their_slowest_rank_and_all_cpu_seconds():
-    rows = [(2, "alone", 1.0, 1.0), (2, "each", 2.0, 1.5), (2, "each", 3.0, 2.5)]
-    table = figures.first_calls(pd.DataFrame(rows, columns=["ranks", "way", "seconds", "cpu_s"]), "here")
-    assert table.loc[(2, "each")].tolist() == [3.0, 4.0]
-    assert list(table.index) == [(2, "alone"), (2, "each")] and table.columns.name == "here"
 
 
 def test_tables_without_rows_are_drawn():
