@@ -29,13 +29,17 @@ WAITS = (
 TIMEOUT_S = 300.0
 
 
+def _world() -> Any:
+    return dist.group.WORLD
+
+
 def _once(x: Any) -> Any:
-    return funcol.all_reduce(torch.sin(x @ x) + 1, "sum", dist.group.WORLD) * 3
+    return funcol.all_reduce(torch.sin(x @ x) + 1, "sum", _world()) * 3
 
 
 def _twice(x: Any) -> Any:
-    half = funcol.all_reduce(torch.tanh(x), "avg", dist.group.WORLD)
-    return funcol.all_reduce((half @ x).cos(), "sum", dist.group.WORLD) - 1
+    half = funcol.all_reduce(torch.tanh(x), "avg", _world())
+    return funcol.all_reduce((half @ x).cos(), "sum", _world()) - 1
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

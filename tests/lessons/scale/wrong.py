@@ -13,7 +13,7 @@ RIGHT = {"A": (341, 945), "B": (1000, 63), "C": (639, 15), "sizes": (1008, 2048)
 
 
 def along_columns():
-    return RIGHT | {"A": (21 * 16 + 5, 945)}
+    return RIGHT | {"B": (40 * 16 + 15, 63)}
 
 
 def any_in_the_middle():
