@@ -1,4 +1,4 @@
-"""The cost model drawn: a step and its two parts by the number of ranks, the communication's share, measured steps."""
+"""What is modelled or simulated of worlds that are not here: a step and its parts, and the start of a job."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
 from labkit.views.tables import need
 
-__all__ = ["curves"]
+__all__ = ["curves", "starts"]
 
 COMPUTE, TALK, TOTAL = style.KINDS["compute"][0], style.KINDS["collective"][0], style.INK
 HIGH, LEFT, GAP = 2.6, 0.8, 0.85
-MEASURED = "o"
 
 
 @styled
-def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Figure:
+def curves(found: pd.DataFrame, label: str) -> Figure:
     """Draw a model's step by the number of ranks.
 
     Args:
         found: a row for each world, ascending, with the world as index and the columns work, communication, step
             (seconds) and share (0 to 1).
         label: where the constants are from, with the word 'modelled'.
-        measured: seconds of a step on the first world, drawn as a point.
 
     Returns:
         The figure.
@@ -50,9 +48,6 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
         shown = found.loc[found[part] > 0, part] * 1e3
         ax.plot(shown.index, shown, line, color=colour, linewidth=2)
     first, last = found.index[0], found.index[-1]
-    if measured is not None:
-        ax.plot(first, measured * 1e3, MEASURED, color=TOTAL, markersize=6)
-        sheet.say(f"step, {first} ranks measured: {measured * 1e3:.3g} ms")
     share.set(xscale="log", ylim=(-0.02, 1.04), xlabel="ranks", ylabel="communication's share")
     share.yaxis.set_major_formatter(PercentFormatter(1))
     share.plot(found.index, found["share"], color=TALK, linewidth=2)
@@ -63,12 +58,56 @@ def curves(found: pd.DataFrame, label: str, measured: float | None = None) -> Fi
         one.set_xticks(ends, [f"{n:,}" for n in ends])
         one.grid(color=style.FAINT, linewidth=0.7)
     step = found["step"] * 1e3
-    sheet.say(f"step: {step[first]:.3g} ms on {first:,} ranks, {step[last]:.3g} ms on {last:,}")
-    keys = [(part, style.line(colour, line)) for part, line, colour in parts]
-    sheet.legend(
-        keys if measured is None else [*keys, ("measured", style.line(TOTAL, "", MEASURED))], left=LEFT
-    )
+    sheet.say(f"step: {step[first]:.3g} ms on {_ranks(first)}, {step[last]:.3g} ms on {last:,}")
+    sheet.legend([(part, style.line(colour, line)) for part, line, colour in parts], left=LEFT)
     return sheet.finish(label)
+
+
+@styled
+def starts(found: pd.DataFrame, label: str) -> Figure:
+    """Draw how long a job's start takes by the number of ranks, a line for each policy.
+
+    Args:
+        found: the columns policy, ranks, and seconds until the last rank is ready: p10, 'ready s' (the median), p90.
+        label: what was simulated from which measurement.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: a column is missing.
+
+    >>> row = {"policy": "one", "ranks": 8, "p10": 1.0, "ready s": 2.0, "p90": 3.0}
+    >>> starts(pd.DataFrame([row]), "simulated").summary.split(". ")[0]
+    'Until the last rank has its code'
+    """
+    need(found, ["policy", "ranks", "p10", "ready s", "p90"], "starts")
+    sheet = Sheet()
+    sheet.title(
+        "Until the last rank has its code", "Median, and the band from p10 to p90 of the simulated starts."
+    )
+    ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
+    sheet.top += HIGH + 0.5
+    ax.set(xscale="log", xlabel="ranks", ylabel="seconds (simulated)")
+    keys = []
+    for i, (policy, rows) in enumerate(found.groupby("policy", sort=False)):
+        colour, dashes = style.COLOURS[1 + i], ("-", "--", ":")[i % 3]
+        ax.plot(rows["ranks"], rows["ready s"], dashes, color=colour, linewidth=2, marker="o", markersize=4)
+        ax.fill_between(rows["ranks"], rows["p10"], rows["p90"], color=colour, alpha=0.2, linewidth=0)
+        keys.append((str(policy), style.line(colour, dashes)))
+        last = rows.loc[rows["ranks"].idxmax()]
+        sheet.say(f"{policy}: the last of {_ranks(last['ranks'])} is ready after {last['ready s']:.3g} s")
+    ends = sorted(found["ranks"].unique())
+    ax.minorticks_off()
+    ax.set_xticks(ends, [f"{n:,}" for n in ends])
+    ax.set_ylim(bottom=0)
+    ax.grid(color=style.FAINT, linewidth=0.7)
+    sheet.legend(keys, left=LEFT)
+    return sheet.finish(label)
+
+
+def _ranks(number: float) -> str:
+    return f"{int(number):,} rank{'' if number == 1 else 's'}"
 
 
 def _half_at(found: pd.DataFrame) -> int | None:
@@ -85,4 +124,4 @@ def _half_at(found: pd.DataFrame) -> int | None:
 def _finding(found: pd.DataFrame) -> str:
     half = _half_at(found)
     tail = f"communication is half of it from {half:,} on" if half else "communication is never half of it"
-    return f"The shortest step is on {found['step'].idxmin():,} ranks; {tail}"
+    return f"The shortest step is on {_ranks(found['step'].idxmin())}; {tail}"

@@ -6,9 +6,7 @@ Nothing here is measured or run: the results are a model's, and are to be labell
   algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009);
 - ring all_gather and reduce_scatter, its two halves: p - 1 steps, and (p - 1) / p of the whole (Thakur, Rabenseifner
   and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19,
-  2005);
-- all_reduce by recursive doubling: log2 p steps of the whole message each (the same paper), for powers of two; other
-  worlds are rounded up. A library takes such an algorithm for small messages.
+  2005).
 """
 
 from __future__ import annotations
@@ -16,42 +14,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["ALGORITHMS", "OPERATIONS", "ring_bytes", "terms"]
+__all__ = ["OPERATIONS", "ring_bytes", "terms"]
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
-ALGORITHMS = ("ring", "doubling", "best")
 
 
-def terms(operation: str, world_size: int, nbytes: float, algorithm: str = "ring") -> tuple[float, float]:
-    """The number of steps of a collective and the bytes that each rank sends in them.
+def terms(operation: str, world_size: int, nbytes: float) -> tuple[float, float]:
+    """The number of steps of a collective as a ring and the bytes that each rank sends in them.
 
     Args:
         operation: one of OPERATIONS.
         world_size: number of ranks.
         nbytes: bytes on each rank before the call.
-        algorithm: 'ring', or 'doubling' (recursive doubling; all_reduce only).
 
     Returns:
         Steps and bytes.
 
     Raises:
-        ValueError: operation or algorithm are unknown, the world is below 1, or the bytes are below 0.
+        ValueError: the operation is unknown, the world is below 1, or the bytes are below 0.
 
-    >>> terms("all_reduce", 4, 1024), terms("all_reduce", 4, 1024, "doubling"), terms("all_reduce", 1, 1024)
-    ((6, 1536.0), (2, 2048.0), (0, 0.0))
+    >>> terms("all_reduce", 4, 1024), terms("all_reduce", 1, 1024)
+    ((6, 1536.0), (0, 0.0))
     """
     whole("world_size", world_size)
     number("bytes", nbytes, zero=True)
     if operation not in OPERATIONS:
         raise ValueError(f"no cost is known of {operation!r}: there is {', '.join(OPERATIONS)}")
-    if algorithm not in ALGORITHMS[:2]:
-        raise ValueError(f"unknown algorithm {algorithm!r}: there is {' and '.join(ALGORITHMS[:2])}")
     others = world_size - 1
-    if algorithm == "doubling":
-        if operation != "all_reduce":
-            raise ValueError(f"recursive doubling is stated for all_reduce here, not for {operation}")
-        doublings = math.ceil(math.log2(world_size))
-        return doublings, float(doublings * nbytes)
     if operation == "all_gather":
         return others, float(others * nbytes)
     share = others / world_size * nbytes

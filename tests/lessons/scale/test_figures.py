@@ -1,4 +1,4 @@
-"""The pictures of worlds that are not here: what is modelled or measured is labelled so, in words too."""
+"""The pictures of worlds that are not here: what is modelled or simulated is labelled so, in words too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_curve_is_the_model():
     (total,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "-")
     assert list(total.get_xdata()) == WORLDS
     assert list(total.get_ydata()) == pytest.approx(list(1e3 * model()["step"]))
-    assert figure.summary.endswith("[modelled, stated constants]") and "measured:" not in figure.summary
+    assert figure.summary.endswith("[modelled, stated constants]")
 
 
 def test_shares_and_where_they_pass_a_half_are_read_off_the_grid():
@@ -34,11 +34,17 @@ def test_shares_and_where_they_pass_a_half_are_read_off_the_grid():
     assert "communication is never half of it" in scale.curves(model(slope=0), "modelled").summary
 
 
-def test_a_measured_step_is_a_point_of_the_first_world():
-    figure = scale.curves(model(), "modelled", measured=0.021)
-    assert "step, 2 ranks measured: 21 ms" in figure.summary and figure.png()[:4] == b"\x89PNG"
+def test_each_policy_is_a_line_and_a_sentence():
+    rows = [(policy, p, p * 0.9, p * 1.0, p * 1.1) for policy in ("one <b>", "all") for p in (2, 64)]
+    found = pd.DataFrame(rows, columns=["policy", "ranks", "p10", "ready s", "p90"])
+    figure = scale.starts(found, "simulated")
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[2.0, 64.0]] * 2
+    assert "all: the last of 64 ranks is ready after 64 s" in figure.summary
+    assert figure.summary.endswith("[simulated]") and figure.png()[:4] == b"\x89PNG"
 
 
 def test_a_missing_column_is_named():
     with pytest.raises(ValueError, match="share"):
         scale.curves(model().drop(columns="share"), "modelled")
+    with pytest.raises(ValueError, match="p90"):
+        scale.starts(pd.DataFrame({"policy": [], "ranks": [], "p10": [], "ready s": []}), "simulated")

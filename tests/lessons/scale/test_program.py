@@ -1,128 +1,192 @@
-"""The program of lesson 16: worlds that are not there, traced in one process, which is afterwards as it was."""
+"""Lesson 16: what its rules say, outside of the lesson's sizes, meshes and constants."""
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
 import pytest
+from lesson_cells import run
 
 import labkit
+from course.scale import figures
+from course.scale.exercises import GRAPHS
+from course.scale.exercises.places import MESH, SIZES, WRITERS, shard
 from labkit import lessons
+from labkit.lessons.standalone import script
 
-SIZES = {"dim": 1024, "heads": 1024, "blocks": 1, "tokens": 32}
+LESSON = "16_beyond_this_machine"
 
 
-def traced(worlds: list[tuple[int, int]], **sizes: int) -> dict:
-    """On a rank that runs alone: messages, flops, operations and memory, by world and rank."""
-    import resource
-
+def without_group(function, *arguments):
     import torch.distributed as dist
 
+    me = dist.get_rank()
     dist.destroy_process_group()
-    scale = lessons.program("scale")
-    found = {}
-    for world, rank in worlds:
-        graph = scale.trace(scale.cliff.Config(**sizes), world, rank)
-        found[world, rank] = {
-            "bytes": [x.numel() * x.element_size() for x in scale.messages(graph)],
-            "flops": scale.flops(graph),
-            "operations": [str(n.target) for n in graph.graph.nodes if n.op == "call_function"],
-            "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
+    return function(lessons.program("scale"), me, *arguments)
+
+
+def alone(function, *arguments, world_size=1, **options):
+    with labkit.Ranks(world_size, "cpu", "fake", quiet=True, timeout=300) as new:
+        return new.run(without_group, function, *arguments, **options)
+
+
+# --- traces ---
+
+
+def shapes(scale, me, mesh, ranks, *sizes):
+    graphs = scale.trace(mesh, ranks[me], *sizes)
+    weight = next(iter(graphs[0].graph.nodes)).meta["val"]
+    pads = sum("constant_pad_nd" in str(n.target) for graph in graphs for n in graph.graph.nodes)
+    return tuple(weight.shape), pads, [scale.text_of(graph) for graph in graphs]
+
+
+@pytest.mark.slow
+def test_a_corner_an_edge_and_the_middle_of_another_mesh_differ_as_the_lesson_says():
+    ranks = [0, 2, 9, 11]  # of 4 x 3: a middle, the last column, the last row, the last corner
+    found = alone(shapes, (4, 3), ranks, 10, 8, 5, world_size=4)
+    assert [one[0] for one in found.values()] == [(3, 3), (3, 2), (1, 3), (1, 2)]
+    assert [one[1] for one in found.values()] == [
+        1,
+        1,
+        2,
+        2,
+    ]  # backward pads the last row's piece on every rank
+    assert len({one[2][0] for one in found.values()}) == 4
+
+
+@pytest.mark.slow
+def test_the_graphs_of_the_exercise_are_those_of_their_ranks():
+    found = alone(shapes, MESH, list(WRITERS.values()), *SIZES, world_size=len(WRITERS))
+    for (name, rank), (size, _, texts) in zip(WRITERS.items(), found.values(), strict=True):
+        assert size == shard(rank)
+        assert f'"f32[{size[0]}, {size[1]}]"' in GRAPHS[name].splitlines()[1]
+        for graph in (texts[0], GRAPHS[name]):
+            assert ("constant_pad_nd" in graph) == (rank >= MESH[1] * (MESH[0] - 1))
+
+
+def counted(scale, me, worlds, *sizes):
+    found = []
+    for p in worlds:
+        graphs = scale.trace((1, p), p - 1, *sizes)
+        found.append((scale.flops_of(graphs[:1]), scale.all_reduces_of(graphs[:1]), scale.flops_of(graphs),
+                      scale.all_reduces_of(graphs)))  # fmt: skip
     return found
 
 
-@pytest.fixture(scope="module")
-def alone():
-    with labkit.Ranks(1, "cpu", "fake", quiet=True) as alone:
-        yield alone
-
-
-@pytest.fixture(scope="module")
-def found(alone):
-    alone.restart()
-    return alone.run(traced, [(1, 0), (2, 0), (4, 0), (1024, 0), (1024, 1023)], **SIZES, timeout=120)[0]
-
-
 @pytest.mark.slow
-def test_four_messages_of_one_size_in_every_world(found):
-    norm, whole = 32 * 4, 32 * 1024 * 4  # a float32 a token; tokens x features
-    sizes = {key: one["bytes"] for key, one in found.items()}
-    assert sizes.pop((1, 0)) == []
-    assert all(one == [norm, norm, whole, whole] for one in sizes.values())
+def test_work_is_shared_and_messages_keep_their_size():
+    rows, columns, tokens = 48, 96, 5
+    found = alone(counted, (2, 8), rows, columns, tokens)[0]
+    for p, (flops, messages, both, all_messages) in zip((2, 8), found, strict=True):
+        assert flops == 4 * tokens * rows * columns / p and both == 3 * flops
+        assert messages == [4 * tokens * rows] and all_messages == 2 * messages
 
 
-@pytest.mark.slow
-def test_work_is_a_ranks_share(found):
-    flops = {key: one["flops"] for key, one in found.items()}
-    assert flops[2, 0] == 512 * flops[1024, 0] == flops[1, 0] / 2
-    products = 2 * 32 * 12 * 1024**2 / 2  # the projections and the MLP, on one of two ranks
-    assert products < flops[2, 0] < 1.05 * products  # and attention
-
-
-@pytest.mark.slow
-def test_all_worlds_and_the_first_and_the_last_rank_have_one_graph(found):
-    graphs = [found[key]["operations"] for key in ((2, 0), (4, 0), (1024, 0), (1024, 1023))]
-    assert all(one == graphs[0] for one in graphs) and graphs[0] != found[1, 0]["operations"]
-
-
-@pytest.mark.slow
-def test_twelve_gigabytes_of_weights_take_no_memory(alone):
-    alone.restart()
-    worlds = [(1024, 0), (1, 0)]
-    large = alone.run(traced, worlds, dim=16384, heads=1024, blocks=1, tokens=16, timeout=120)[0]
-    assert large[1, 0]["MiB"] - large[1024, 0]["MiB"] < 100
-
-
-# --- a group that is there, and one that is not ---
-
-
-def where_a_group_is() -> tuple[str, float]:
+def left_behind(scale, me):
     import torch
     import torch.distributed as dist
 
-    scale = lessons.program("scale")
+    said = ""
     try:
-        scale.trace(scale.cliff.Config(dim=64, heads=8, blocks=1), 4)
-        said = "traced"
-    except ValueError as error:
-        said = str(error)
-    x = torch.ones(())
-    dist.all_reduce(x)
-    return said, x.item()
-
-
-def test_a_process_with_a_group_is_refused_and_keeps_it(ranks):
-    for said, total in ranks.run(where_a_group_is).values():
-        assert "twice" in said and total == 2
-
-
-def left_behind(fails: bool) -> dict:
-    """On a rank that runs alone: what a trace, or one that raises in its middle, leaves."""
-    from unittest import mock
-
-    import torch
-    import torch.distributed as dist
-
-    dist.destroy_process_group()
-    scale = lessons.program("scale")
-    config = scale.cliff.Config(dim=64, heads=8, blocks=1, tokens=4)
-    broken = mock.patch.object(torch, "compile", side_effect=OSError("in the middle"))
-    try:
-        if fails:
-            broken.start()
-        said = f"{len(scale.messages(scale.trace(config, 8, 7)))} messages"
-    except OSError as error:
-        said = str(error)
-    finally:
-        mock.patch.stopall()
+        scale.trace((2, 2), 3, 0, -4)
+    except Exception as error:
+        said = type(error).__name__
     left = dist.is_initialized()
-    x = torch.ones(2) * 3  # a real tensor again: no fake mode is left on
+    x = torch.ones(2) * 3  # a real tensor again
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.all_reduce(x)
-    return {"said": said, "left": left, "x": x.tolist()}
+    return said != "", left, x.tolist()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fails", "said"), [(False, "4 messages"), (True, "in the middle")])
-def test_nothing_of_a_fake_group_is_left_behind(alone, fails, said):
-    alone.restart()
-    assert alone.run(left_behind, fails)[0] == {"said": said, "left": False, "x": [3.0, 3.0]}
+def test_a_trace_that_fails_leaves_nothing_behind():
+    assert alone(left_behind)[0] == (True, False, [3.0, 3.0])
+
+
+# --- the model ---
+
+
+def test_p_star_is_the_shortest_step_for_any_constants():
+    scale = lessons.program("scale")
+    for flops, m, n, alpha, beta, rate in itertools.product(
+        (1e8, 1e12), (1, 6), (1e3, 1e7), (1e-6, 2e-4), (1e-11, 1e-8), (1e10, 1e14)
+    ):
+        messages = [n * (i + 1) for i in range(m)]
+        costs = (flops, messages, alpha, beta, rate)
+        steps = [sum(scale.step_time(p, *costs, overhead=1e-4)) for p in range(1, 5001)]
+        best, found = int(np.argmin(steps)) + 1, scale.p_star(*costs)
+        if best < 5000:
+            assert abs(found - best) <= 1, costs
+        else:
+            assert found > 4990
+
+
+def test_without_bytes_half_of_the_shortest_step_is_communication():
+    scale = lessons.program("scale")
+    costs = (1e12, [0.0] * 3, 2e-6, 1e-9, 1e14)
+    work, talk = scale.step_time(scale.p_star(*costs), *costs)
+    assert talk == pytest.approx(work, rel=0.05)
+
+
+# --- the start ---
+
+
+def test_the_largest_of_many_draws_grows_and_never_exceeds_what_is_resampled():
+    compiles, hits = np.array([8.0, 10.0, 12.0]), np.array([1.0, 1.5])
+    rows = [("empty folder", s) for s in compiles] + [("restart", s) for s in hits]
+    starts = pd.DataFrame(rows, columns=["kind", "seconds"])
+    names = {"starts": starts, "ranks": SimpleNamespace(label="made up"), "figures": figures}
+    simulate = run(LESSON, "scale-35", np=np, pd=pd, **names)["simulate"]
+    for how in ("resampled", "lognormal"):
+        ready = [np.median(simulate(compiles, hits, p, how)["everyone compiles"][0]) for p in (2, 64, 1024)]
+        assert ready == sorted(ready)
+        assert (ready[-1] <= 12) == (how == "resampled")
+        few = simulate(compiles, hits, 64, how)
+        assert few["one compiles"][2].mean() < few["everyone compiles"][2].mean()
+        # the others wait for the whole compile, not only for a difference of two
+        assert few["one compiles"][1].min() > 0.5 * compiles.min()
+
+
+def by_hand(scale, me, folder, mesh_shape, group):
+    """Compile an all-reduce over one dimension of another fake mesh."""
+    import os
+
+    import torch
+    import torch.distributed._functional_collectives as funcol
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    over = scale.fake_mesh(mesh_shape, me).get_group(group)
+
+    def plain(x):
+        return funcol.all_reduce(x.cos(), "sum", over)
+
+    with torch.no_grad():
+        return scale.counted(lambda: torch.compile(plain)(torch.ones(4)))
+
+
+@pytest.mark.slow
+def test_ranks_share_an_entry_where_they_share_the_group(tmp_path):
+    with labkit.Ranks(4, "cpu", "fake", quiet=True, timeout=300) as new:
+        found = [
+            new.run(without_group, by_hand, str(tmp_path), (2, 2), "dp", ranks=rank)[rank]
+            for rank in range(4)
+        ]
+    assert [one["miss"] for one in found] == [1, 1, 0, 0]  # the columns: ranks 0 and 2, 1 and 3
+
+
+# --- without labkit ---
+
+
+@pytest.mark.slow
+def test_the_script_prints_the_graph_of_a_rank_that_is_not_there(tmp_path):
+    (tmp_path / "scale.py").write_text(script(LESSON), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "scale.py", "1023"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "constant_pad_nd" in done.stdout and '"f32[8, 8]"' in done.stdout

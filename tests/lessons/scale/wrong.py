@@ -1,71 +1,111 @@
-"""Plausible wrong answers to the exercise on the cost model of lesson 16, each with words of the hint meant for it."""
+"""Plausible wrong answers to the exercises of lesson 16, each with words of the hint meant for it."""
 
 from __future__ import annotations
 
-import math
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch._inductor.compile_fx import compile_fx
+
+RIGHT = {"A": (341, 945), "B": (1000, 63), "C": (639, 15), "sizes": (1008, 2048)}
 
 
-def _least(worlds, flops, messages, rate, price):
-    return min(worlds, key=lambda p: flops / p / rate + sum(price(p, n) for n in messages))
+def along_columns():
+    return RIGHT | {"B": (40 * 16 + 15, 63)}
 
 
-def no_latency(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) / p * n * beta)
+def any_in_the_middle():
+    return RIGHT | {"A": (0, 945)}
 
 
-def no_bandwidth(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * alpha)
+def last_row_for_last_column():
+    return RIGHT | {"B": (639, 63), "C": (1000, 15)}
 
 
-def as_many_bytes_everywhere(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * alpha + 2 * n * beta)
+def one_rank_each():
+    return RIGHT | {"A": (341, 1)}
 
 
-def only_one_way(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: (p - 1) * (alpha + n / p * beta))
+def whole_row_and_column():
+    return RIGHT | {"B": (1000, 64)}
 
 
-def the_whole_message_each_step(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * (alpha + n * beta))
+def divided_by_the_other_dimension():
+    return RIGHT | {"sizes": (1024, 2040)}
 
 
-def messages_shrink(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: 2 * (p - 1) * (alpha + n / p / p * beta))
+def cut_off():
+    return RIGHT | {"sizes": (960, 1984)}
 
 
-def a_tree(worlds, flops, messages, alpha, beta, rate):
-    return _least(worlds, flops, messages, rate, lambda p, n: math.ceil(math.log2(p)) * (alpha + n * beta))
+def only_names():
+    return "A", "B", "C"
 
 
-def the_more_the_better(worlds, flops, messages, alpha, beta, rate):
-    return max(worlds)
-
-
-def the_least_share(worlds, flops, messages, alpha, beta, rate):
-    return min(worlds)
-
-
-def the_time(worlds, flops, messages, alpha, beta, rate):
-    return min(flops / p / rate for p in worlds)
-
-
-def upside_down(worlds, flops, messages, alpha, beta, rate):
-    return max(worlds, key=lambda p: flops / p / rate + 2 * (p - 1) * alpha)
-
-
-WORLDS = {
-    no_latency: "the steps are free in it",
-    no_bandwidth: "the bytes decide nothing in it",
-    as_many_bytes_everywhere: "the bytes decide nothing in it",
-    only_one_way: "its ring goes round twice",
-    the_whole_message_each_step: "a step of the ring sends a p-th",
-    messages_shrink: "as large on 1,024 ranks as on two",
-    a_tree: "that is recursive doubling",
-    the_more_the_better: "the largest world wins every time in it",
-    the_least_share: "compare whole steps",
-    the_time: "returns one of the worlds",
-    upside_down: "take the world in which the sum is least",
+PLACES = {
+    along_columns: "counts along columns",
+    any_in_the_middle: "has such a shard, and other groups",
+    last_row_for_last_column: "in the last row or column",
+    one_rank_each: "group names aside",
+    whole_row_and_column: "count the rows of the mesh",
+    divided_by_the_other_dimension: "each has to divide",
+    cut_off: "the weight has to fit",
+    only_names: "my_places() returns",
 }
 
 
-WRONG = {"scale.best_world": WORLDS}
+def rank_0_calls_first(function, x):
+    compiled = torch.compile(function)
+    if dist.get_rank() > 0:
+        dist.barrier()
+    y = compiled(x)
+    if dist.get_rank() == 0:
+        dist.barrier()
+    return y
+
+
+def all_at_once(function, x):
+    dist.barrier()
+    return torch.compile(function)(x)
+
+
+def others_in_eager(function, x):
+    return torch.compile(function)(x) if dist.get_rank() == 0 else function(x)
+
+
+def without_inductor(function, x):
+    return torch.compile(function, backend="aot_eager")(x)
+
+
+def a_folder_for_each_start(function, x):
+    box = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = box[0]
+
+    def backend(graph, inputs):
+        if dist.get_rank() > 0:
+            dist.barrier()
+        compiled = compile_fx(graph, inputs)
+        if dist.get_rank() == 0:
+            dist.barrier()
+        return compiled
+
+    return torch.compile(function, backend=backend)(x)
+
+
+def without_the_collective(function, x):
+    return torch.compile(lambda x: x * dist.get_world_size())(x)
+
+
+COMPILES = {
+    rank_0_calls_first: "the ranks wait for each other",
+    all_at_once: "the others looked before the entry was there",
+    others_in_eager: "runs the function without Inductor",
+    without_inductor: "nothing came to Inductor",
+    a_folder_for_each_start: "on a restart the entry is in the folder",
+    without_the_collective: "returns what the compiled function returns",
+}
+
+WRONG = {"scale.places": PLACES, "scale.one_compiles": COMPILES}

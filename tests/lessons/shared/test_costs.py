@@ -34,11 +34,6 @@ def test_a_ring_takes_the_steps_and_the_bytes_of_the_formula(p):
     assert [sum(part) for part in zip(*halves, strict=True)] == pytest.approx([steps, chunks * 840 / p])
 
 
-def test_doubling_takes_few_steps_and_many_bytes():
-    assert terms("all_reduce", 1024, 100, "doubling") == (10, 1000.0)
-    assert terms("all_reduce", 5, 100, "doubling")[0] == 3
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -46,8 +41,6 @@ def test_doubling_takes_few_steps_and_many_bytes():
         (lambda: terms("all_reduce", 0, 4), "world_size must be a whole number of at least 1, got 0"),
         (lambda: terms("all_reduce", 2.0, 4), "world_size must be a whole number"),
         (lambda: terms("all_reduce", 2, -1), "bytes must be a finite number of 0 or more, got -1"),
-        (lambda: terms("all_reduce", 2, 4, "tree"), "unknown algorithm 'tree': there is ring and doubling"),
-        (lambda: terms("all_gather", 2, 4, "doubling"), "stated for all_reduce here, not for all_gather"),
     ],
 )
 def test_what_is_no_constant_is_refused(call, words):
