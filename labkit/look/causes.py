@@ -144,7 +144,7 @@ def _apart(looked: Look) -> list[Cause]:
         if said in looked.unequal()
         else "let all ranks take the same branches, with inputs of the same kinds"
     )
-    return [Cause("ranks differ", why=said, fix=fix, seconds=float("inf"))] if said else []
+    return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
 
 
 def _recompiles(looked: Look) -> list[Cause]:
@@ -205,7 +205,8 @@ def _breaks(looked: Look) -> list[Cause]:
         if row.owner:
             continue
         seconds = 0.0 if pd.isna(row.outside_ms) else row.outside_ms * run / 1e3
-        fix = _fix(row.reason, "move this out of the compiled function, or write it with tensor operations")
+        otherwise = "move this out of the compiled function, or write it with tensor operations"
+        fix = _fix(row.reason) or _fix(row.explanation, otherwise)
         cost = f"{looked.cost(row)} outside compiled code"
         found.append(
             Cause(f"graph break: {row.reason}", row.place, row.library, row.explanation, cost, fix, row.hints, seconds)

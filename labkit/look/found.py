@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import calls, costs, journal, made, replicas
+from labkit.look.graphs import without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
@@ -24,7 +26,11 @@ from labkit.trace.events import collective_op, marked, point_to_point
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
+TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
+LEAST_LATER = 5  # steps after the recorded ones, for a factor
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
+GUARDS = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
+OTHER_VERSION = "another version of labkit wrote it; run the script again with this one"
 COMPARED = (
     "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
 )
@@ -44,6 +50,7 @@ class Look:
         notes: What a reader has to know about gaps.
         missing: Ranks that wrote nothing.
         held: What ranks held after the last recorded step, `replicas`, and the `calls` of these steps.
+        failed: Whether the program failed after the recorded steps.
     """
 
     name: str
@@ -53,6 +60,7 @@ class Look:
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     held: dict[str, pd.DataFrame] = field(default_factory=dict)
+    failed: bool = False
 
     @property
     def unit(self) -> str:
@@ -170,6 +178,8 @@ class Look:
                 why = self._only_on() if name == "recompiles" else ""
                 return f"{name}: {said}{why}"
         for title, compared in self.differing("dynamo"):
+            if title in self.resized():
+                continue
             return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
         for title, ranks in self.partial():
             return f"{title} was compiled on rank {ranks} only"
@@ -199,7 +209,9 @@ class Look:
             return "stages of a pipeline differ by design: ranks were not compared"
         if self.apart():
             return f"ranks differ: {self.apart()}"
-        return f"all ranks did the same in what was compared: {'; '.join(self.compared())}"
+        sizes = f"; graphs that differ in sizes only: {', '.join(self.resized())}" if self.resized() else ""
+        who = f"in the {self.unit}s before the failure ranks" if self.failed else "all ranks"
+        return f"{who} did the same in what was compared: {'; '.join(self.compared())}{sizes}"
 
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
@@ -238,6 +250,19 @@ class Look:
                 rank = int(row.idxmax())
                 return f" (rank {rank} compiled {name} again: {self.guard_of(str(name), rank)})"
         return ""
+
+    def resized(self) -> list[str]:
+        """Return the titles of compiles whose graphs differ in the sizes of tensors only, as with uneven shards."""
+        return self._resized
+
+    @functools.cached_property
+    def _resized(self) -> list[str]:
+        table, found = self.whole["graphs"], []
+        for title, _ in self.differing("dynamo"):
+            mine = table[table["compile_id"].add(" ").add(table["name"]) == title]
+            if mine["code"].map(without_sizes).nunique() == 1:
+                found.append(title)
+        return list(dict.fromkeys(found))
 
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
@@ -320,11 +345,22 @@ def gather(folders: Sequence[Path], into: Path) -> None:
 def _of_rank(path: Path) -> Report:
     try:
         report = Report.from_json(path.read_text(encoding="utf-8"))
+        _complete(report)
         if int(report.provenance["rank"]) != int(path.stem.partition("-")[2]):
             raise ValueError("its name has another rank than its content")
         return report
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"{path} is no record of a rank: {type(error).__name__}: {error}") from None
+
+
+def _complete(report: Report) -> None:
+    """Refuse a record that lacks a table or a column, as one of another version of labkit may."""
+    parts = {f"all_{part}": TABLES[part] for part in WHOLE} | {"asked": made.TYPES, "guards": GUARDS}
+    for name, columns in (TABLES | parts | HELD).items():
+        if name not in report.tables:
+            raise ValueError(f"it lacks the table {name}: {OTHER_VERSION}")
+        if lacking := [column for column in columns if column not in report.tables[name]]:
+            raise ValueError(f"its table {name} lacks {', '.join(lacking)}: {OTHER_VERSION}")
 
 
 def together(reports: list[Report]) -> Look:
@@ -342,8 +378,7 @@ def together(reports: list[Report]) -> Look:
         about = one.provenance
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
-    texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
-    every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
+    every["guards"] = [one.tables["guards"].astype(GUARDS) for one in reports]
     every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
@@ -352,10 +387,24 @@ def together(reports: list[Report]) -> Look:
     }
     merged = merge(records)
     first = reports[0].provenance
-    shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock")}
+    shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
+    notes[:0] = _factor([one.provenance for one in reports])
     return Look(reports[0].title, merged, whole, shown, notes, missing, held)
+
+
+def _factor(about: list[dict[str, Any]]) -> list[str]:
+    """Say how much longer recorded steps took than those after them; [] where too few came after."""
+    taken = [[facts.get(times, []) for facts in about] for times in TIMES]
+    recorded, later = (
+        [max(of) for of in zip(*ranks, strict=False)] for ranks in taken
+    )  # of the slowest rank
+    if not recorded or len(later) < LEAST_LATER:
+        return []
+    was, is_ = statistics.median(recorded), statistics.median(later)
+    return [f"a recorded step took {was / is_:.2f} times as long as one after it: {was:.2f} ms, the median of"
+            f" {len(recorded)}, against {is_:.2f} ms, the median of {len(later)}"]  # fmt: skip
 
 
 def nothing(looked: Look | None, options: Options) -> str:

@@ -18,7 +18,9 @@ from labkit.look.made import Made
 from labkit.records import Record, install, record
 from labkit.torch_compat import hide_from_dynamo
 
-__all__ = ["Options", "Steps", "watching"]
+__all__ = ["LATER", "Options", "Steps", "watching"]
+
+LATER = 20  # steps that are timed after the recorded ones
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Steps:
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
+        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`.
     """
 
     def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
@@ -69,7 +72,9 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
-        self._trains = self._inside = self._stepping = self.open = self._over = False
+        self.took: dict[str, list[float]] = {"recorded": [], "later": []}
+        self._clock = 0.0  # when the step that is timed began
+        self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
@@ -80,10 +85,10 @@ class Steps:
         """Call a compiled callable, which may begin a step."""
         of.calls += 1
         of.recorded += self.open and self.rec is not None
-        if self._over or self._inside or threading.get_ident() != self._thread:
+        if self._timed or self._inside or threading.get_ident() != self._thread:
             return made(*args, **kwargs)
         self._inside = True
-        self.calls += 1
+        self.calls += not self._over
         by_itself, first = not self._trains and not self.options.step, not self.open
         try:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
@@ -97,7 +102,7 @@ class Steps:
 
     def optimizer(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
-        if self._over or self._stepping:  # one optimizer may call another
+        if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
         try:
@@ -109,7 +114,7 @@ class Steps:
 
     def named(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
-        if self._over or self.open or threading.get_ident() != self._thread:
+        if self._timed or self.open or self._clock or threading.get_ident() != self._thread:
             return fn(*args, **kwargs)
         self._begin()
         try:
@@ -126,6 +131,9 @@ class Steps:
     def _begin(self) -> None:
         if self.open:
             return
+        if self._over:
+            self._clock = self._clock or time.perf_counter()
+            return
         self.open = True
         self.found += 1
         if self.found <= self.options.skip:
@@ -135,6 +143,7 @@ class Steps:
         if self.rec is not None:
             mark = self.rec.step if self._trains or self.options.step else self.rec.forward
             self._mark.enter_context(mark())
+            self._clock = time.perf_counter()
 
     def _start(self) -> None:
         self.since_ns = time.time_ns()
@@ -147,6 +156,10 @@ class Steps:
         install().keep_stages = True  # guards, for the comparison of ranks
 
     def _end(self) -> None:
+        if self._clock:
+            self.took["later" if self._over else "recorded"].append(time.perf_counter() - self._clock)
+            self._clock = 0.0
+            self._timed = len(self.took["later"]) >= LATER
         if not self.open:
             return
         self.open = False

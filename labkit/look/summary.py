@@ -20,6 +20,7 @@ def text(looked: Look) -> str:
     """Describe in plain text: the counts, the three causes to begin with, and whether ranks differ."""
     lines = [f"{looked.name}: {looked.steps} {looked.unit}s recorded  [{looked.record.label}]", ""]
     lines += [looked.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
-    lines += [*shown(causes(looked), 3), *map(str, folded(looked))]
-    lines += [f"note: {note}" for note in looked.notes]
-    return "\n".join([*lines, looked.verdict()])
+    first, verdict = shown(causes(looked), 3), looked.verdict()
+    lines += [*first, *map(str, folded(looked)), *(f"note: {note}" for note in looked.notes)]
+    said = any(verdict in line for line in first)  # that ranks differ is a cause
+    return "\n".join(lines if said else [*lines, verdict])
