@@ -12,7 +12,8 @@ from labkit.report import Report
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, L_x_: "f32[4, {0}][{0}, 1]cpu"):
         y: "f32[4, {0}][{0}, 1]cpu" = L_x_.view(4, {0});  L_x_ = None
-        return (y {1},)
+        z: "f32[4, {0}][{0}, 1]cpu" = y {1};  y = None
+        return (z,)
 """
 
 
