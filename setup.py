@@ -8,17 +8,7 @@ from setuptools.command.build_py import build_py
 
 SHIPPED = {
     "notebooks": ["*.ipynb", "pictures/*.svg"],
-    "data": [
-        "*.toml",
-        "*/*.csv",
-        "*/*.json",
-        "*/*.md",
-        "*/*.txt",
-        "*/*.log",
-        "*/*/*.json",
-        "recorded/*/traces/*",
-        "recorded/*/dumps/*/*/*",
-    ],
+    "data": ["**/*"],
 }
 
 
@@ -31,7 +21,7 @@ class WithLessons(build_py):
             return
         for folder, patterns in SHIPPED.items():
             for pattern in patterns:
-                for file in Path(folder).glob(pattern):
+                for file in filter(Path.is_file, Path(folder).glob(pattern)):
                     copy = Path(self.build_lib) / "labkit" / "shipped" / file
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, copy)

@@ -30,7 +30,7 @@ UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
 ROOMS = {"look", "contract"}
 COMPAT = (  # the same within torch_compat
-    "__init__ names cold pretend streams dtensor dispatch backends recording compiler groups versions"
+    "__init__ names cold pretend streams effects dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 
@@ -222,7 +222,12 @@ def is_private_torch(dotted: str) -> bool:
 ASK = ("require", "find", "replaced")  # what takes a torch name within torch_compat
 # private attributes there of objects, not of modules; and a name that no version has, but builds with CUDA
 OF_OBJECTS = {"_getframe", "_timeout", "_devices", "_replace", "_allgather_base", "_orig_mod"}
-OF_OBJECTS |= {"_torchdynamo_orig_callable", "_dump_nccl_trace"}
+OF_OBJECTS |= {
+    "_torchdynamo_orig_callable",
+    "_dump_nccl_trace",
+    "_all_gather_result",
+    "_get_ddp_logging_data",
+}
 NOT_LITERAL = {"functional_op", "patched"}  # operators of a namespace, settings of a compiler
 
 

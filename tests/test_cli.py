@@ -23,7 +23,7 @@ def test_list_and_doctor(capsys):
     [
         (["run", "nothing"], "unknown lesson 'nothing': there is 00, 01"),
         (["run", "04", "--save", "/proc/nowhere"], "cannot write in /proc/nowhere"),
-        (["program", "09"], "lesson 09_guards_and_shapes has no script"),
+        (["program", "17"], "lesson 17_one_compile has no script"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(arguments, sentence, capsys):

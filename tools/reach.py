@@ -169,6 +169,9 @@ class Code:
             lines[module] |= there.own_lines
             if name:
                 lines[module] |= there.lines & set(span(there.defines[name]))
+            while module := module.rpartition(".")[0]:  # an import of a module runs its packages first
+                if module in self.modules:
+                    lines[module] |= self.modules[module].own_lines
         return {module: len(found) for module, found in lines.items()}
 
     def everything(self, *prefixes: str) -> set[Name]:

@@ -1,223 +1,502 @@
-"""Lesson 15: a compile backend that refuses the wrong group, and a sender that leaves no worker waiting."""
+"""Lesson 15: three tests of the suite with fault, defence and judge; a watchdog; and the logs of three jobs."""
 
 from __future__ import annotations
 
-import functools
-import pickle
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
 
-from labkit import torch_compat
-from labkit.contract.exchange import listed
-from labkit.ranks import RankError, Ranks
+from course.break_it import suite
+from course.break_it.on_ranks import STALL_S, ends
+from course.shared.jobs import hint_in_order, judge_jobs
+from labkit import files
+from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import funcol, renamed
+from labkit.torch_compat import funcol
 
-__all__ = ["backend", "send"]
+__all__ = ["JOBS", "digest", "guards", "jobs", "preflight", "watchdog"]
 
-Program = Callable[[Any, Any, Any], Any]
-_gather_autograd = torch_compat.functional_op("all_gather_into_tensor", "_c10d_functional_autograd")
-_wait = torch_compat.functional_op("wait_tensor")
-_all_gather = renamed(funcol, "all_gather_single", "all_gather_tensor")
-_reduce_scatter = renamed(funcol, "reduce_scatter_single", "reduce_scatter_tensor")
+JOBS = files.ours("data/captured/break_jobs.log")
+Say = Callable[[str], None]
+End = suite.End
 
-
-def _in_place(x: Any, group: Any, mine: Any) -> Any:
-    y = x.clone()
-    dist.all_reduce(y, group=group)
-    return y
-
-
-def _scattered(x: Any, group: Any, mine: Any) -> Any:
-    return _reduce_scatter(x.repeat(dist.get_world_size(group)), "sum", 0, group) + 1
-
-
-def _two(x: Any, group: Any, mine: Any) -> Any:
-    return funcol.all_reduce(funcol.all_reduce(x, "sum", mine) + 1, "sum", group)
-
-
-def _nested(x: Any, group: Any, mine: Any) -> Any:
-    return checkpoint(lambda y: funcol.all_reduce(y.sin(), "sum", group), x, use_reentrant=False)
-
-
-# a program of x, a group, and an allowed group; whether its groups are allowed, None without a collective; the hint
-_GRAPHS: dict[str, tuple[Program, bool | None, str]] = {
-    "no collective": (lambda x, *_: x.sin() + 1, None, "a graph without a collective compiles as always"),
-    "all-reduce of an allowed group": (
-        lambda x, g, _: funcol.all_reduce(x, "sum", g) + 1, True,
-        "the group is what counts: a collective of an allowed group has to pass",
-    ),
-    "all-reduce of the world": (
-        lambda x, g, _: funcol.all_reduce(x, "sum", g) + 1, False,
-        "raise where a node's group is not in allowed; what only warns goes on into the collective",
-    ),
-    "all-gather of the world": (
-        lambda x, g, _: _all_gather(x, 0, g) + 1, False,
-        "every operator of _c10d_functional that names a group counts, not only all_reduce",
-    ),
-    "all-gather of the world, by its operator with a backward": (
-        lambda x, g, _: _wait(_gather_autograd(x, dist.get_world_size(g), g.group_name)) + 1, False,
-        "the operators with a backward stand in a namespace of their own, _c10d_functional_autograd",
-    ),
-    "reduce-scatter of the world": (
-        _scattered, False,
-        "a reduce-scatter counts, and names its group in another place than an all-reduce: as its last argument",
-    ),
-    "all-reduce of an allowed group, then one of the world": (
-        _two, False, "a graph can hold several collectives: look at each of them, and not at the first alone",
-    ),
-    "in-place all-reduce of the world": (
-        _in_place, False, "Dynamo rewrites dist.all_reduce into the functional operator: look at the graph's nodes",
-    ),
-    "all-reduce of the world in a checkpoint": (
-        _nested, False, "a graph can hold graphs: look into graph.modules(), not only at the top",
-    ),
-}  # fmt: skip
-
-
-def judge_backend(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Graphs with a collective of another group are refused on every rank, and the others compute as in eager."""
-    hint = "it is called as my_backend(graph, inputs, allowed) and returns what runs the graph, such as graph"
-    for what, (_, allowed, wrong) in _GRAPHS.items():
-        seen = list(on_ranks(ranks, _compile, attempt, what, hint=hint))
-        if seen[0][0] == "NotImplementedError":
-            raise Mistake("there is nothing to check yet: write the body of the function first")
-        refused = [rank for rank, (kind, *_) in enumerate(seen) if kind]
-        kind, said, same = seen[0]
-        finding = f"{what}: " + (
-            f"{kind} on rank {listed(refused)}: {said}"[:120] if refused else "compiled and run"
-        )
-        if bool(refused) != (allowed is False) or not same:
-            raise Mistake(
-                finding if same else f"{what}: other numbers than in eager", wrong if same else hint
-            )
-        if refused and not any(name in said for name in ("all_reduce", "all_gather", "reduce_scatter")):
-            raise Mistake(finding, "say in the error which operator it is, and of which group")
-        say(finding)
-
-
-def _compile(attempt: Attempt, what: str) -> tuple[str, str, bool]:
-    """The error's type and text, '' for none; and whether the numbers are those of eager."""
-    program, allowed, _ = _GRAPHS[what]
-    mine = dist.new_group(list(range(dist.get_world_size())))
-    group = dist.group.WORLD if allowed is False else mine
-    backend = functools.partial(attempt, allowed={mine.group_name})
-    x = torch.ones(2)
-    torch_compat.dynamo_reset()
-    try:
-        with torch.no_grad():
-            found = torch.compile(lambda x: program(x, group, mine), backend=backend)(x) + 0
-    except Exception as error:
-        inner = getattr(error, "inner_exception", error)
-        return type(inner).__name__, str(inner), True
-    finally:
-        torch_compat.dynamo_reset()
-    return "", "", bool(torch.equal(found, program(x, group, mine) + 0))
-
-
-# what the sender is asked to send, and whether that can be pickled
-_ASKED: tuple[tuple[str, bool], ...] = (
-    ("good", True), ("a lock inside", False), ("an object that refuses to be pickled", False), ("good again", True),
+# ends that pass no test: how the ranks ended, and the hint for a judge that lets them pass
+_NO_PASS: tuple[tuple[str, list[Any], str], ...] = (
+    ("rank 1 waits until its time limit", [End("returned"), End("waited", said="waits in all_reduce")],
+     "a wait is never a pass: look at every rank, and at how it ended"),
+    ("every rank waits", [End("waited", said="waits in all_reduce")] * 2,
+     "a wait is never a pass: look at every rank, and at how it ended"),
+    ("every rank raises OutOfMemoryError", [End("raised", said="OutOfMemoryError: out of memory")] * 2,
+     "any error is not the expected one: look for the words of your defence in `said`"),
+    ("every rank dies", [End("exited", said="exit status -11", code=-11)] * 2,
+     "a crash is not the expected error: look at `how` and `said`"),
 )  # fmt: skip
-_REFUSAL = "this object is not to be pickled"
+
+
+def _run(ranks: Ranks, what: str, play: Callable[..., Any], *args: Any, stall: float = 20.0) -> list[Any]:
+    found = ends(ranks, play, *args, stall=stall)
+    if any(end.said == "NotImplementedError: " for end in found):
+        raise Mistake("there is nothing to check yet: write the methods of the class first")
+    for rank, end in enumerate(found):
+        if "TypeError: " in end.said and "positional argument" in end.said:
+            raise Mistake(f"{what}: rank {rank}: {end.said}", "keep the methods and arguments of the stub")
+    return found
+
+
+def _verdict(attempt: Any, found: list[Any]) -> bool:
+    try:
+        return bool(attempt().judge(found))
+    except NotImplementedError:
+        raise Mistake("there is nothing to check yet: write the methods of the class first") from None
+    except Exception as error:
+        shown = [end.how for end in found]
+        hint = (
+            "judge gets a list of ends: `value` is None where a rank has not returned, and `said` is a text"
+        )
+        raise Mistake(f"judge raised {type(error).__name__}: {error}, for the ends {shown}", hint) from error
+
+
+def _colours(attempt: Any, caught: list[Any], alone: list[Any], right: list[Any], say: Say) -> None:
+    """The judge: green for the fault with its defence, red for all else."""
+    if not _verdict(attempt, caught):
+        raise Mistake(
+            f"fault + defence: the judge says red, for {_said(caught)}",
+            "this is what the test expects: green",
+        )
+    say("fault + defence: green")
+    for what, found in (("fault alone", alone), ("right program", right)):
+        if _verdict(attempt, found):
+            raise Mistake(
+                f"{what}: the judge says green, for {_said(found)}",
+                "a test that is green without its defence, or without its fault, tests nothing",
+            )
+        say(f"{what}: red")
+    for what, found, hint in _NO_PASS:
+        if _verdict(attempt, found):
+            raise Mistake(f"{what}: the judge says green", hint)
+    half = [caught[0], End("returned", value=[0.0])]
+    if caught[1].how == "raised" and _verdict(attempt, half):
+        raise Mistake("only rank 0 raises: the judge says green", "every rank has to raise: look at all ends")
+    say("a wait, another error, a crash: red")
+
+
+def _said(found: list[Any]) -> str:
+    return "; ".join(f"rank {r} {e.how}: {str(e.said or e.value)[:90]}" for r, e in enumerate(found))
+
+
+# --- digest ---
+
+X = (1.0, 2.0, 3.0, float("nan"))
+
+
+def _served(job: Any, make: Attempt, fault: Any, defended: bool, dtype: Any = torch.float32) -> Any:
+    test, x = make(), torch.tensor(X, dtype=dtype)
+    dist.broadcast(x, 0)
+    if fault:
+        x = test.fault(x, job.rank) if fault is True else fault(x, job.rank)
+    if defended:
+        test.defence(x)
+    x = x.clone()
+    dist.all_reduce(x)
+    return x[:3].tolist()
+
+
+def _swaps(x: Any, rank: int) -> Any:
+    return x[[1, 0, 2, 3]] if rank == 1 else x
+
+
+def _a_little(x: Any, rank: int) -> Any:
+    return x + torch.tensor([0.0, 0.0, 3e-7, 0.0]) if rank == 0 else x
+
+
+def _zero(x: Any, rank: int) -> Any:
+    return x * torch.tensor([-1.0 if rank else 1.0, 1, 1, 1])
+
+
+_OTHERS = (
+    (_swaps, "rank 1 swaps two elements", "compare all elements in their order: a sum does not see a swap"),
+    (_a_little, "3e-7 on rank 0", "compare bits: a tolerance lets a small difference pass"),
+    (
+        _zero,
+        "another sign on rank 1",
+        "compare all elements: an absolute value or a norm does not see a sign",
+    ),
+)
+
+
+def judge_digest(attempt: Attempt, ranks: Ranks, say: Say) -> None:
+    """Fault, defence and judge of an input that differs."""
+    right = _run(ranks, "right program", _served, attempt, None, True)
+    expected = _run(ranks, "right program", _served, attempt, None, False)
+    if any(e.how != "returned" for e in right):
+        raise Mistake(
+            f"right program, with a NaN on every rank: {_said(right)}",
+            "the same NaN on all ranks is no difference: compare bits, for NaN is not equal to NaN",
+        )
+    say("right program, with a NaN: let through")
+    alone = _run(ranks, "fault alone", _served, attempt, True, False, stall=STALL_S)
+    if any(e.how != "returned" for e in alone) or alone[0].value == expected[0].value:
+        raise Mistake(
+            f"fault alone: {_said(alone)}; without the fault {expected[0].value}",
+            "the fault has to change the result, silently: return another tensor on one rank, of the same shape",
+        )
+    say(f"fault alone: silent, {alone[0].value} in place of {expected[0].value}")
+    caught = _run(ranks, "fault + defence", _served, attempt, True, True)
+    others = {what: _run(ranks, what, _served, attempt, fault, True) for fault, what, _ in _OTHERS}
+    for what, found in {"your fault": caught, **others}.items():
+        if any(e.how == "waited" for e in found) or len({e.how for e in found}) > 1:
+            raise Mistake(f"{what}: {_said(found)}", "every rank has to raise: compare all ranks with all")
+        if any(e.how != "raised" for e in found):
+            hint = {w: hint for _, w, hint in _OTHERS}.get(what, "the defence has to raise where x differs")
+            raise Mistake(f"{what}: {_said(found)}", hint)
+        say(f"{what}: raised on every rank")
+    _colours(attempt, caught, alone, right, say)
+
+
+# --- guards ---
+
+
+def _warmed(job: Any, make: Attempt, fault: bool, defended: bool, lengths: tuple[int, ...]) -> Any:
+    def program(x: Any) -> Any:
+        return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
+
+    test, run = make(), torch.compile(program, backend="eager", dynamic=False)
+    served = [torch.ones(rows, 4) for rows in lengths]
+
+    def serve() -> None:
+        for x in served * 2:
+            run(x)
+
+    with torch.no_grad():
+        test.warm_up(run, served, fault)
+        before = suite.compiled()
+        test.defence(serve) if defended else serve()
+    return {"compiled": suite.since(before)["graphs"]}
+
+
+def judge_guards(attempt: Attempt, ranks: Ranks, say: Say) -> None:
+    """Fault, defence and judge of a warmup that leaves something to compile."""
+    for lengths in ((2, 3), (5, 1, 4)):
+        right = _run(ranks, "right program", _warmed, attempt, False, True, lengths)
+        finding = f"right program, shapes of {lengths} rows: {_said(right)}"
+        if any(e.how != "returned" for e in right):
+            raise Mistake(
+                finding,
+                "without the fault, warm up with each tensor of `served`; and compare with what was compiled before",
+            )
+        if any(e.value["compiled"] for e in right):
+            raise Mistake(finding, "without the fault, warm_up has to compile all that `served` needs")
+    say("right program: let through")
+    alone = _run(ranks, "fault alone", _warmed, attempt, True, False, (2, 3), stall=STALL_S)
+    if any(e.how != "returned" or not e.value["compiled"] for e in alone):
+        raise Mistake(
+            f"fault alone: {_said(alone)}",
+            "with the fault, something is left to compile: warm up with another shape, or with some of `served`",
+        )
+    say(f"fault alone: silent, {alone[0].value['compiled']} compiled after the warmup")
+    caught = _run(ranks, "fault + defence", _warmed, attempt, True, True, (2, 3), stall=STALL_S)
+    if any(e.how != "raised" for e in caught):
+        raise Mistake(
+            f"fault + defence: {_said(caught)}",
+            "call serve() under torch.compiler.set_stance('fail_on_recompile'), or compare counters before and after",
+        )
+    _colours(attempt, caught, alone, right, say)
+
+
+# --- preflight ---
 
 
 class _Refuses:
     def __reduce__(self) -> Any:
-        raise RuntimeError(_REFUSAL)
+        raise RuntimeError("this object is not to be pickled")
 
 
-_SHORT = "a size of fewer than eight bytes"
-_GOOD: dict[str, Any] = {"steps": 4, "x": torch.arange(4.0)}
+_MESSAGES: dict[str, Any] = {
+    "a dict with a tensor": {"steps": 4, "x": torch.arange(4.0)},
+    "None": None,
+    "a lambda": {"f": lambda: 0},
+    "an object that refuses": {"deep": [_Refuses()]},
+}
 
 
-def judge_send(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Workers get every message that can be sent, whole, and do not wait for one that cannot."""
-    hint = "it is called as my_send(message) on rank 0, once for each message"
+def _sent(job: Any, make: Attempt, which: str | None, defended: bool) -> Any:
+    """Rank 0 sends one message, and then the last one; the others return what they got."""
+    test, refused = make(), ""
+    if job.rank:
+        got: list[Any] = []
+        while (message := suite.receive()) != "end":
+            got.append(message)
+        return len(got)
+    message = test.fault() if which is None else _MESSAGES[which]
     try:
-        raised, heard, *_ = on_ranks(ranks, _talk, attempt, hint=hint)
-    except Mistake as mistake:
-        if not (isinstance(mistake.__cause__, RankError) and mistake.__cause__.ended == "stalled"):
+        if defended:
+            test.defence(message)
+        suite.send(message, preflight=False)
+    except NotImplementedError:
+        suite.send("end", preflight=False)
+        raise
+    except Exception as error:
+        if not defended:
             raise
-        strands = "a worker is left waiting: pickle before you broadcast, and send a size of 0 for what cannot be sent"
-        raise Mistake(mistake.seen, strands) from mistake
-    if raised:
-        raise Mistake(
-            f"{raised[0]}: my_send raises, and the worker waits",
-            "an object's own pickling can raise any exception: catch them all, and send a size of 0",
-        )
-    for (what, sendable), got in zip(_ASKED, heard, strict=True):
-        finding = f"{what}: the worker gets {got}"
-        if got != ("all of it" if sendable else "nothing"):
-            wrong = (
-                "the worker reads the size as int64, which is eight bytes: torch.tensor([n]) is one"
-                if got == _SHORT
-                else "a message that can be pickled is sent as it is: its size, then its bytes"
-                if sendable
-                else "what cannot be sent is not sent in part: the worker would compute something else"
+        refused = f"{type(error).__name__}: {error}"
+    suite.send("end", preflight=False)
+    return refused
+
+
+def judge_preflight(attempt: Attempt, ranks: Ranks, say: Say) -> None:
+    """Fault, defence and judge of a message that cannot be sent."""
+    right: list[Any] = []
+    for which in list(_MESSAGES)[:2]:
+        right = _run(ranks, which, _sent, attempt, which, True)
+        if any(e.how != "returned" for e in right) or right[0].value or right[1].value != 1:
+            raise Mistake(
+                f"{which}: {_said(right)}", "a message that can be pickled has to pass, whatever it holds"
             )
-            raise Mistake(finding, wrong)
+        say(f"{which}: let through")
+    alone = _run(ranks, "fault alone", _sent, attempt, None, False, stall=STALL_S)
+    if alone[1].how != "waited":
+        raise Mistake(
+            f"fault alone: {_said(alone)}",
+            "fault() returns a message that pickle.dumps refuses",
+        )
+    say("fault alone: rank 1 waits")
+    caught = _run(ranks, "fault + defence", _sent, attempt, None, True, stall=STALL_S)
+    others = {
+        which: _run(ranks, which, _sent, attempt, which, True, stall=STALL_S) for which in list(_MESSAGES)[2:]
+    }
+    for what, found in {"your fault": caught, **others}.items():
+        if any(e.how != "returned" for e in found) or not found[0].value or found[1].value:
+            raise Mistake(
+                f"{what}: {_said(found)}",
+                "raise on rank 0 before anything is sent: pickle the whole message, and let every error out",
+            )
+        say(f"{what}: refused, and rank 1 gets the next message")
+    _colours(attempt, caught, alone, right, say)
+
+
+# --- watchdog ---
+
+WINDOW_S, BEAT_S = 0.4, 0.05
+PATIENCE_S = 6 * WINDOW_S
+LATE_S = 5 * WINDOW_S  # by when silence has to be noticed
+
+
+class _Leader:
+    """A store as a worker sees it, and the leader that writes to it."""
+
+    def __init__(self) -> None:
+        self.kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.state, self.over = "works", threading.Event()
+        self.kept.set("heartbeat", "0")
+        self.kept.set("step", "0")
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _write(self) -> None:
+        count, steps, stepped = 0, 0, time.monotonic()
+        while not self.over.is_set():
+            if self.state in ("works", "wedged"):
+                self.kept.set("heartbeat", str(count := count + 1))
+            going = self.state in ("works", "silent")
+            if going and time.monotonic() - stepped > 2 * WINDOW_S:  # a long step, and no fault
+                stepped = time.monotonic()
+                self.kept.set("step", str(steps := steps + 1))
+            time.sleep(BEAT_S)
+
+
+class _Store:
+    """A worker's connection to a leader's store, with the methods of TCPStore that a watchdog needs."""
+
+    def __init__(self, leader: _Leader, timeout: float = 300.0) -> None:
+        self._leader, self._seconds = leader, timeout
+
+    def clone(self) -> _Store:
+        return _Store(self._leader, self._seconds)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._seconds = timeout.total_seconds()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._leader.kept, name)
+
+        def call(*args: Any) -> Any:
+            if self._leader.state == "stopped":
+                if self._leader.over.wait(self._seconds):
+                    raise SystemExit  # the check is over: ends the attempt's thread without a word
+                raise dist.DistStoreError("the store does not answer")
+            return method(*args)
+
+        return call
+
+
+# what the leader does; what it is called; when an alarm has to come, from and to, None for none; the hint otherwise
+_LEADERS: dict[str, tuple[str, tuple[float, float] | None, str]] = {
+    "works": (
+        "works, with steps longer than the window", None,
+        "it beats within each window, and its step changes within `patience`: note the time of each key's last change"),
+    "silent": (
+        "is alive and beats no more", (0.5 * WINDOW_S, LATE_S),
+        "the key stays in the store when the leader falls silent: look whether `heartbeat` changes within `window`"),
+    "wedged": (
+        "is stuck in its step, and its thread beats", (0.5 * PATIENCE_S, PATIENCE_S + LATE_S),
+        "a heartbeat says that the process lives: look whether `step` changes within `patience`, too"),
+    "stopped": (
+        "is stopped", (0.5 * WINDOW_S, LATE_S),
+        "a stopped leader's store does not answer, so a call of it does not return: let one thread ask and another "
+        "watch the clock, or give the store a timeout"),
+}  # fmt: skip
+
+
+def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Say) -> None:
+    """The attempt hears a leader that falls silent, in each way in which it can, and no leader that works."""
+    hint = (
+        "it is called as my_watchdog(store, window, patience, on_silence), starts a daemon thread and returns"
+    )
+    every = on_ranks(ranks, _watch_all, attempt, only=0, hint=hint)[0]
+    for state, (what, due, mistake) in _LEADERS.items():
+        seen = every[state]
+        if seen["blocked"]:
+            raise Mistake(f"the leader {what}: my_watchdog does not return", hint)
+        finding = f"the leader {what}: " + ("no alarm" if seen["alarm"] is None else "alarm")
+        if (seen["alarm"] is not None) != (due is not None):
+            raise Mistake(finding, mistake)
+        if due and seen["alarm"] < due[0]:
+            limit = (
+                "`patience`: a step may take longer than a beat" if state == "wedged" else "a whole `window`"
+            )
+            raise Mistake(f"{finding} too early", f"wait until the key has been the same for {limit}")
+        if seen["alarms"] > 1:
+            raise Mistake(f"{finding}, {seen['alarms']} times", "call on_silence once")
         say(finding)
 
 
-def _talk(attempt: Attempt) -> list[str]:
-    heard = []
-    for what, sendable in _ASKED:
-        if dist.get_rank() == 0:
-            other = threading.Lock() if "lock" in what else _Refuses()
-            try:
-                attempt(dict(_GOOD) if sendable else {**_GOOD, "lock": other})
-            except RuntimeError as error:
-                if _REFUSAL not in str(error):
-                    raise
-                heard.append(what)  # in the attempt's place, so that the others hear of it
-                dist.broadcast(torch.tensor([0]), 0)
-            continue
-        size = torch.full((1,), -1, dtype=torch.int64)  # of which an int32 fills one half
-        dist.broadcast(size, 0)
-        if size < 0:
-            heard.append(_SHORT)
-            if size := size % 2**32:
-                dist.broadcast(torch.zeros(int(size), dtype=torch.uint8), 0)
-            continue
-        if not size:
-            heard.append("nothing")
-            continue
-        body = torch.zeros(int(size), dtype=torch.uint8)
-        dist.broadcast(body, 0)
+def _watch_all(attempt: Attempt) -> dict[str, Any]:
+    with ThreadPoolExecutor() as pool:
+        seen = {state: pool.submit(_watch_in_time, attempt, state) for state in _LEADERS}
+    return {state: future.result() for state, future in seen.items()}
+
+
+def _watch_in_time(attempt: Attempt, state: str) -> dict[str, Any]:
+    """Watch, and watch again after an early alarm: on a busy machine the leader or who listens to it can be late."""
+    due = _LEADERS[state][1]
+    for _ in range(3):
+        seen = _watch(attempt, state)
+        if seen["alarm"] is None or (due and seen["alarm"] >= due[0]):
+            break
+    return seen
+
+
+def _watch(attempt: Attempt, state: str) -> dict[str, Any]:
+    leader = _Leader()
+    alarms: list[float] = []
+    returned = threading.Event()
+    failed: list[BaseException] = []
+
+    def start() -> None:
         try:
-            got = pickle.loads(body.numpy().tobytes())
-            whole = got.keys() == _GOOD.keys() and got["steps"] == 4 and torch.equal(got["x"], _GOOD["x"])
-            heard.append(("all of it" if sendable else "the rest of it") if whole else f"{listed(got)} only")
+            attempt(_Store(leader), WINDOW_S, PATIENCE_S, lambda *why: alarms.append(time.monotonic()))
         except Exception as error:
-            heard.append(f"bytes that are no message ({type(error).__name__})")
-    return heard
+            failed.append(error)
+        returned.set()
+
+    threading.Thread(target=start, daemon=True).start()
+    blocked = not returned.wait(LATE_S)
+    if failed:
+        raise failed[0]
+    due = _LEADERS[state][1]
+    time.sleep(2 * WINDOW_S if due else PATIENCE_S + 2 * WINDOW_S)
+    leader.state, since = state, time.monotonic()
+    while due and not alarms and time.monotonic() - since < due[1]:
+        time.sleep(BEAT_S)
+    time.sleep(WINDOW_S)  # a second alarm would come now
+    leader.over.set()
+    alarm = alarms[0] - since if alarms else None
+    return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms)}
 
 
-backend = Exercise(
-    "break_it.backend",
-    "a backend that refuses the wrong group",
-    "medium",
-    15,
-    (
-        "graphs whose collectives name only allowed groups compute as in eager",
-        "any other collective, wherever it stands in the graph, is an error on every rank that names it",
-    ),
-    judge_backend,
+# --- jobs ---
+
+CAUSES = ("a call too few", "header before body", "limit too short", "leader wedged", "leader killed")
+CHANGES = (
+    "announce each call", "pickle before the header", "longer patience", "longer group timeout", "restart the leader",
+)  # fmt: skip
+RIGHT = {
+    "A": ({1}, "a call too few", "announce each call"),
+    "B": ({1}, "limit too short", "longer patience"),
+    "C": ({0}, "header before body", "pickle before the header"),
+}
+FORM = 'it returns a dict such as {"A": ([0], "leader wedged", "restart the leader"), ...}: ranks, cause and change'
+_hint = hint_in_order(
+    RIGHT,
+    {
+        "A": "who raises is not who is wrong: which sum is the first that cannot be right, and who left a batch out?",
+        "B": "which rank ended by itself, and what did the other one do at that time?",
+        "C": "who raises is not who is wrong: what did the other rank write before it?",
+    },
+    {
+        "A": "count the all-reduces of each rank",
+        "B": "read the stack of rank 0: does it wait, or does it compute?",
+        "C": "how far did rank 1 get in receive(), and which call of rank 0 belongs to it?",
+    },
+    {
+        "A": {"longer group timeout": "with more time the same wait takes longer"},
+        "B": {
+            "longer group timeout": "no collective has run into its limit",
+            "restart the leader": "the leader works",
+        },
+        "C": {"longer group timeout": "with more time the same wait takes longer"},
+    },
 )
-send = Exercise(
-    "break_it.send",
-    "a sender that strands nobody",
-    "medium",
+
+
+def judge_logs(attempt: Attempt, ranks: Ranks, say: Say) -> None:
+    """Each job's ranks, cause and change."""
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
+
+
+def _test(name: str, title: str, minutes: int, defence: str, judge: Any) -> Exercise:
+    targets = (defence, "green for the fault with its defence", "red without either, and for any other end")
+    return Exercise(f"break_it.{name}", title, "medium", minutes, targets, judge, takes="class")
+
+
+digest = _test(
+    "digest",
+    "an input that differs",
     10,
+    "the defence raises on every rank for any difference of bits, and lets a right program through",
+    judge_digest,
+)
+guards = _test(
+    "guards",
+    "a warmup with the wrong shapes",
+    7,
+    "the defence raises where a call compiles, and lets a right program through",
+    judge_guards,
+)
+preflight = _test(
+    "preflight", "a message that cannot be sent", 6,
+    "the defence raises before anything is sent, and lets what can be pickled through", judge_preflight)  # fmt: skip
+watchdog = Exercise(
+    "break_it.watchdog",
+    "a worker whose leader falls silent",
+    "hard",
+    12,
     (
-        "every message that can be pickled arrives whole",
-        "for one that cannot, the worker hears a size of 0 and waits for nothing",
+        "no alarm while the leader works",
+        "one alarm when its beats end, when its step stands still, and when its store does not answer",
     ),
-    judge_send,
+    judge_watchdog,
+)
+jobs = Exercise(
+    "break_it.jobs",
+    "three jobs and their logs",
+    "medium",
+    7,
+    ("for each job the rank on which something has to change, the cause, and the change",),
+    judge_logs,
 )

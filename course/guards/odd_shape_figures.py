@@ -1,4 +1,4 @@
-"""One rank sees another shape: how it ended, by when the shape differs and by what was switched on."""
+"""One rank sees another shape: when each rank compiled, when it waited, and how it ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Attempts", "lanes"]
 KIND = {"compile": "compile", "all-reduce": "collective"}  # of a span, as `timelines` draws it
 
 
-def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figure:
-    """Draw when each rank compiled and when it was in the all-reduce, one pair of lanes for each timeout.
+def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
+    """Draw when each rank compiled and when it was in the all-reduce, one pair of lanes for each run.
 
     Args:
-        runs: what `odd_call` of lesson 09 returned on each rank, by timeout in seconds; None is torch's default.
+        runs: what `odd_call` of lesson 09 returned on each rank, by what the run had, such as 'timeout 3 s'.
         sleep_s: the arranged sleep of each later compile.
         label: the run label.
 
@@ -28,8 +28,7 @@ def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figur
         The figure.
     """
     notes, ends = [], []
-    for timeout, by_rank in runs.items():
-        drill = f"timeout: {_limit(timeout)}"
+    for drill, by_rank in runs.items():
         for rank, one in by_rank.items():
             notes += [
                 (drill, rank, KIND[span["kind"]], span["kind"], span["start"], span["end"])
@@ -43,40 +42,35 @@ def lanes(runs: Mapping[float | None, Any], sleep_s: float, label: str) -> Figur
 
 
 class Attempts(InteractiveFigure):
-    """The runs of the odd shape with a slider for the timeout; every stop of the slider was run."""
+    """The runs of the odd shape, one at a time; every stop of the slider was run.
 
-    def __init__(self, runs: Mapping[float | None, Any], sleep_s: float, label: str) -> None:
+    Args:
+        runs, sleep_s, label: as for `lanes`.
+    """
+
+    def __init__(self, runs: Mapping[str, Any], sleep_s: float, label: str) -> None:
         self.runs, self.sleep_s, self.label = runs, sleep_s, label
         super().__init__(lanes(runs, sleep_s, label), _outcomes(runs))
 
     def _build(self, widgets: Any) -> Any:
-        stops = [(_limit(timeout), timeout) for timeout in self.runs]
-        slider = widgets.SelectionSlider(options=stops, description="timeout", continuous_update=False)
+        slider = widgets.SelectionSlider(options=list(self.runs), description="run", continuous_update=False)
 
-        def draw(timeout: float | None) -> tuple[Figure, str]:
-            chosen = {timeout: self.runs[timeout]}
+        def draw(run: str) -> tuple[Figure, str]:
+            chosen = {run: self.runs[run]}
             return lanes(chosen, self.sleep_s, self.label), _outcomes(chosen)
 
-        return self.picture_with_controls(widgets, {"timeout": slider}, draw)
+        return self.picture_with_controls(widgets, {"run": slider}, draw)
 
 
-def _title(runs: Mapping[float | None, Any]) -> str:
-    ended = {one["ended"] == "right" for by_rank in runs.values() for one in by_rank.values()}
-    if ended == {True}:
-        return "Every timeout outlasts the compile: slow, and right"
-    return (
-        "A timeout shorter than the compile ends a correct program"
-        if True in ended
-        else "Every timeout is too short"
+def _outcomes(runs: Mapping[str, Any]) -> str:
+    return " | ".join(
+        f"{name}: {'right' if all(one['ended'] == 'right' for one in by_rank.values()) else 'error'}"
+        for name, by_rank in runs.items()
     )
 
 
-def _limit(timeout: float | None) -> str:
-    return "torch's default" if timeout is None else f"{timeout:g} s"
-
-
-def _outcomes(runs: Mapping[float | None, Any]) -> str:
-    return ", ".join(
-        f"{_limit(timeout)} {'right' if all(one['ended'] == 'right' for one in by_rank.values()) else 'error'}"
-        for timeout, by_rank in runs.items()
-    )
+def _title(runs: Mapping[str, Any]) -> str:
+    failed = [
+        name for name, by_rank in runs.items() if any(one["ended"] != "right" for one in by_rank.values())
+    ]
+    return f"The same program fails with: {'; '.join(failed)}" if failed else "Slow, and right, in each run"

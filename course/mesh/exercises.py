@@ -1,91 +1,197 @@
-"""Lesson 11: a number of the mesh's that every rank has to know, also those outside."""
+"""Lesson 11: a backend that refuses graphs of another group, and what went wrong in four jobs on a mesh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
-from labkit import lessons
+from course.shared.jobs import judge_jobs
+from labkit import files
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import dynamo_reset, funcol
 
-__all__ = ["mean"]
+__all__ = ["JOBS", "fence", "jobs"]
 
-program = lessons.program("mesh")
-
-# of four ranks: rank 0 outside, as in the lesson; two outside, so that rank 1 has nothing to tell; then the last two
-# outside, and negative numbers, of which 0 is not the least
-MESHES = ((1, 2, 3), (2, 3), (0, 1))
-SIZE = 4
+JOBS = files.ours("data/captured/mesh_jobs.log")
+HINT = "my_fence(group) returns a backend: a function of a graph and its inputs, which returns a function"
 
 
-def judge_mean(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The mean over the mesh on all ranks, summed up by the mesh's own collective, for two meshes of four ranks."""
-    hint = "it is called on every rank as my_mean(part, mesh, ranks) and returns a tensor like `part`"
-    with Ranks(SIZE, device="cpu", backend="gloo", quiet=True) as four:
-        for mesh in MESHES:
-            seen = list(on_ranks(four, quietly, _call, attempt, mesh, hint=hint))
-            right = sum(_part(rank, mesh) for rank in mesh) / len(mesh)
-            values = [found["value"] for found in seen]
-            finding = f"mesh of ranks {', '.join(map(str, mesh))}: each rank has {values}, meant is {right:g}"
-            if any(value != right for value in values):
-                raise Mistake(finding, _why(values, mesh, right))
-            calls = [found["mesh"] for found in seen]
-            if not all(calls[rank] for rank in mesh):
-                raise Mistake(
-                    f"{finding}; collectives of the mesh by rank: {calls}",
-                    "the numbers are right, and the sum is not the mesh's own: over the world every rank outside has "
-                    "to be in step with it",
-                )
-            say(f"{finding}; collectives of the mesh by rank: {calls}")
+# --- a backend that refuses another group ---
 
 
-def _why(values: Sequence[Any], mesh: Sequence[int], right: float) -> str:
-    if any(value is None for value in values):
-        return "some rank returns None: every rank, also one outside, returns a tensor"
-    if any(isinstance(value, list) for value in values):
-        return "return a tensor like `part`: four numbers, each the mean of those at its place"
-    inside = [values[rank] for rank in mesh]
-    if all(value == right for value in inside):
-        return (
-            "the ranks outside do not have it: a collective of a group that a rank is not in warns and does nothing, "
-            "so send the result over the world"
-        )
-    if len(set(values)) == 1 and values[0] == right * len(mesh) / SIZE:
-        return "divide by the number of ranks in the mesh: the world's size is another one"
-    if mesh == MESHES[0]:
-        return "broadcast from a rank that has the mean: the source is a rank's number in the world"
-    return "another mesh has other ranks: take the source out of `ranks`"
+def _reduce(x: Any, group: Any) -> Any:
+    return x + funcol.all_reduce(x, "sum", group)
 
 
-def _part(rank: int, mesh: Sequence[int]) -> float:
-    return -10.0 - 20.0 * rank if mesh == MESHES[-1] else 10.0 * rank
+def _in_place(x: Any, group: Any) -> Any:
+    y = x.clone()
+    dist.all_reduce(y, group=group)
+    return y
 
 
-def _call(attempt: Attempt, ranks: tuple[int, ...]) -> dict[str, Any]:
-    """On a rank: the attempt's value, and how many collectives of the mesh it called."""
-    me = dist.get_rank()
-    mesh = dist.new_group(list(ranks), group_desc="mesh")
-    _, mark = program.calls_since()
-    y = attempt(torch.full((4,), _part(me, ranks)) if me in ranks else None, mesh, list(ranks))
-    called = [group for group, _ in program.calls_since(mark)[0]]
-    value = None if y is None else float(y[0]) if y.shape == (4,) and (y == y[0]).all() else y.tolist()
-    return {"value": value, "mesh": called.count("mesh")}
+def _gather(x: Any, group: Any) -> Any:
+    return funcol.all_gather_tensor(x, 0, group)
 
 
-mean = Exercise(
-    "mesh.mean",
-    "a number that everybody has to know",
+def _scatter(x: Any, group: Any) -> Any:
+    return funcol.reduce_scatter_tensor(x, "sum", 0, group)
+
+
+def _root(x: Any, group: Any) -> Any:
+    return funcol.broadcast(x, 0, group)
+
+
+def _checkpointed(x: Any, group: Any) -> Any:
+    return checkpoint(lambda x: _reduce(x, group).sin(), x, use_reentrant=False)
+
+
+def _second(x: Any, group: Any, own: Any) -> Any:
+    return funcol.all_reduce(funcol.all_reduce(x, "sum", own), "sum", group)
+
+
+OTHERS = "other collectives have a group, too: go by `_c10d_functional`, not by the name of one of them"
+# by what the graph has: the function, and the hint for a backend that lets it pass with another group
+CASES: dict[str, tuple[Callable[..., Any], str]] = {
+    "an all_reduce": (
+        _reduce,
+        "the last argument of a collective's node is its group's name: compare it with `group.group_name`",
+    ),
+    "an all_reduce in place": (
+        _in_place,
+        "Dynamo writes dist.all_reduce as a functional one: look at the graph's nodes",
+    ),
+    "an all_gather": (_gather, OTHERS),
+    "a reduce_scatter": (_scatter, OTHERS),
+    "a broadcast": (_root, OTHERS),
+    "an all_reduce in a checkpoint": (
+        _checkpointed,
+        "a checkpointed part is a graph inside the graph: go through `graph.modules()`",
+    ),
+}
+SECOND = "one node of the right group does not make the graph right: look at every node"
+LONGER = "compare whole names: '1' is a part of '11'"
+OWN = "it is the group's own: let it pass, and return a function that computes it"
+
+
+def judge_fence(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Graphs of the own group run with the numbers of eager; those with another group are refused, wherever it stands.
+
+    All groups are such that an attempt which refuses nothing leaves no rank waiting: a rank's own, or all ranks.
+    """
+    seen = on_ranks(ranks, quietly, _fenced, attempt, hint=HINT)
+    for rank, found in enumerate(seen):
+        for finding, hint in found:
+            raise Mistake(f"rank {rank}: {finding}", hint)
+    say(f"{len(CASES) + 1} graphs of the own group, or without a collective: run, with the numbers of eager")
+    say(f"{len(CASES)} kinds of collective of another group; a second one; a longer name: refused")
+
+
+def _fenced(attempt: Attempt) -> list[tuple[str, str]]:
+    """On a rank: what is wrong, and the hint for it, at the first mistake."""
+    world: Any = dist.group.WORLD
+    alone = _own_group()
+    # 36 more numbers: one of each rank's has the world's number, 0, in it
+    longer = [group for group in [_own_group() for _ in range(12)] if world.group_name in group.group_name]
+    for own, others in ((alone, [world]), (world, [alone, *longer[:1]])):
+        if found := _judged(attempt, own, others):
+            return [found]
+    return []
+
+
+def _own_group() -> Any:
+    """A group of this rank only; all ranks make them all."""
+    return [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+
+
+def _judged(attempt: Attempt, own: Any, others: list[Any]) -> tuple[str, str] | None:
+    backend = attempt(own)
+    if not callable(backend):
+        return f"it returned {type(backend).__name__}", HINT
+    x = torch.arange(12.0).reshape(6, 2) + dist.get_rank()
+    right = {what: partial(call, group=own) for what, (call, _) in CASES.items()}
+    for what, call in ({"no collective": torch.sin} | right).items():
+        value, error = _compiled(call, x, backend)
+        if error is not None:
+            return f"a graph with {what} of its own group: {error}", OWN
+        if not isinstance(value, torch.Tensor) or not torch.allclose(value, call(x)):
+            return f"a graph with {what} of its own group: not what eager computes", OWN
+    for other in others:
+        longer = own.group_name in other.group_name
+        for what, (call, hint) in CASES.items():
+            if _compiled(partial(call, group=other), x, backend)[1] is None:
+                return f"a graph with {what} of another group ran", LONGER if longer else hint
+        if _compiled(partial(_second, group=other, own=own), x, backend)[1] is None:
+            return "a graph with an all_reduce of its own group, and one of another, ran", SECOND
+    return None
+
+
+def _compiled(call: Callable[..., Any], x: Any, backend: Any) -> tuple[Any, str | None]:
+    """The value of a compiled call, and the error that it raised."""
+    dynamo_reset()
+    try:
+        return torch.compile(call, backend=backend, fullgraph=True)(x), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0][:150]}"
+
+
+# --- four jobs ---
+
+RIGHT = {
+    "A": ({3}, "another group in the graph", 'mesh["tp"].get_group()'),
+    "B": ({1, 2}, "groups in another order", "one order on all ranks"),
+    "C": ({1, 2}, "input by the wrong number", 'mesh["dp"].get_local_rank()'),
+    "D": ({0, 1, 2, 3}, "another size in the graph", 'mesh["dp"].size()'),
+}
+ALSO = {"B": ({0, 3}, {0, 1, 2, 3}), "C": ({0, 1, 2, 3},)}  # ranks that are as right
+CAUSES = (*(cause for _, cause, _ in RIGHT.values()), "a rank stayed away")
+CHANGES = (*(change for _, _, change in RIGHT.values()), "a longer timeout")
+FORM = 'it returns {"A": ([ranks], "cause", "change"), ...}, with a line for each of the jobs A to D'
+LOOK = {
+    "A": "put the graphs of two ranks side by side, and look up each group's name in the first lines",
+    "B": "no group has two members that differ in its own calls: which call does each rank wait in, and for whom?",
+    "C": "the graphs are alike: which ranks have to have the same input?",
+    "D": "no rank differs: compare each number in the graph with the groups, and the two losses of a line",
+}
+
+
+def judge_logs(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each job's ranks, cause and change."""
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM, size=4)
+
+
+def _hint(job: str, on: set[int], cause: str, change: str) -> str:
+    right, right_cause, right_change = RIGHT[job]
+    if cause != right_cause:
+        return LOOK[job]
+    if on not in (right, *ALSO.get(job, ())):
+        return "right cause: on which ranks is it so?"
+    return "" if change == right_change else "right cause, and a change that does not touch it"
+
+
+fence = Exercise(
+    "mesh.fence",
+    "a backend that refuses another group",
+    "medium",
+    15,
+    (
+        "graphs of the given group run",
+        "a graph with any collective of another group raises before it runs",
+        "also inside a checkpoint",
+    ),
+    judge_fence,
+)
+jobs = Exercise(
+    "mesh.jobs",
+    "four jobs on a mesh",
     "medium",
     10,
-    (
-        "the right mean on every rank, also outside",
-        "summed by a collective of the mesh",
-        "for any mesh of four ranks",
-    ),
-    judge_mean,
+    ("for each job the ranks on which something is wrong, the cause, and the change",),
+    judge_logs,
 )

@@ -22,6 +22,7 @@ def judge_jobs(
     causes: Collection[str],
     changes: Collection[str],
     form: str,
+    size: int = 2,
 ) -> None:
     """Judge each job's ranks, cause and change; what is wrong in any job is said at once.
 
@@ -33,6 +34,7 @@ def judge_jobs(
         jobs: the names of the jobs.
         causes, changes: the words that may be used.
         form: what the answer looks like.
+        size: how many ranks the jobs have.
 
     Raises:
         Mistake: the answer has another form, a word that is not in the lists, or a job is not right.
@@ -41,7 +43,7 @@ def judge_jobs(
     if not isinstance(answer, dict) or set(answer) != set(jobs):
         given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
         raise Mistake(f"it returns {given}", form)
-    parts = {job: _parts(job, answer[job], causes, changes, form) for job in jobs}
+    parts = {job: _parts(job, answer[job], causes, changes, form, size) for job in jobs}
     wrong = {job: hint for job, part in parts.items() if (hint := hint_of(job, *part))}
     if wrong:
         hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
@@ -52,14 +54,15 @@ def judge_jobs(
 
 
 def _parts(
-    job: str, given: Any, causes: Collection[str], changes: Collection[str], form: str
+    job: str, given: Any, causes: Collection[str], changes: Collection[str], form: str, size: int
 ) -> tuple[set[int], str, str]:
     if not isinstance(given, tuple | list) or len(given) != 3:
         raise Mistake(f"job {job}: {given!r}", form)
     on, cause, change = given
     on = {on} if isinstance(on, int) else on
-    if not isinstance(on, set | list | tuple | frozenset) or not set(on) <= {0, 1}:
-        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of 0 and 1")
+    if not isinstance(on, set | list | tuple | frozenset | range) or not set(on) <= set(range(size)):
+        known = " and ".join(", ".join(map(str, range(size))).rsplit(", ", 1))
+        raise Mistake(f"job {job}: the ranks are {given[0]!r}", f"ranks are a list of {known}")
     for word, words in ((cause, causes), (change, changes)):
         if word not in words:
             raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")

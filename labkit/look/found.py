@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, costs, journal, made, replicas
+from labkit.look import calls, costs, effects, journal, made, replicas
 from labkit.look.graphs import without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
@@ -380,6 +380,7 @@ def together(reports: list[Report]) -> Look:
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
     every["guards"] = [one.tables["guards"].astype(GUARDS) for one in reports]
     every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
+    every["effects"] = [one.tables["effects"].astype(effects.TYPES) for one in reports]
     whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
     held = {
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)

@@ -262,6 +262,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
         "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
         "asked": made.asked(steps.made),
+        "effects": steps.seen.table(steps.made),
         **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
         **steps.after,
     }

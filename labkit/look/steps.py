@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
 from labkit.torch_compat import hide_from_dynamo
@@ -60,6 +61,7 @@ class Steps:
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
+        seen: What switches did.
         took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`.
     """
 
@@ -72,6 +74,7 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
+        self.seen = Seen()
         self.took: dict[str, list[float]] = {"recorded": [], "later": []}
         self._clock = 0.0  # when the step that is timed began
         self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
@@ -84,6 +87,7 @@ class Steps:
     def compiled(self, of: Made, made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a compiled callable, which may begin a step."""
         of.calls += 1
+        self.seen.called()
         of.recorded += self.open and self.rec is not None
         if self._timed or self._inside or threading.get_ident() != self._thread:
             return made(*args, **kwargs)
@@ -195,6 +199,7 @@ def watching(steps: Steps) -> Iterator[None]:
         if made is model:  # compiling is switched off
             return made
         steps.made.append(Made.of(model, options))
+        steps.seen.attach(options.get("backend", "inductor") == "inductor")
         around = functools.partial(steps.compiled, steps.made[-1])
         if isinstance(made, torch.nn.Module):
             made.forward = wrapped(made.forward, around)
@@ -214,6 +219,7 @@ def watching(steps: Steps) -> Iterator[None]:
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
         install().keep_stages = False
+        steps.seen.close()
         steps.close()
 
 

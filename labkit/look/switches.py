@@ -6,6 +6,7 @@ import re
 
 import pandas as pd
 
+from labkit.look import switched
 from labkit.look.found import Look
 
 __all__ = ["idle", "rows"]
@@ -48,9 +49,7 @@ def rows(looked: Look) -> pd.DataFrame:
         for row in count.fillna(0).astype(int).drop_duplicates().itertuples():
             got = f"{row.graphs} graphs with {row.ops} operators; {row.all - row.graphs} regions without a graph"
             found.append(("torch.compile", "all of the above", got if row.graphs else f"no effect: {got}"))
-    if made["ddp"].any() and (cut := graphs[graphs["backend_graphs"] > 1]).size:
-        said = [f"{r.name} cut into {r.backend_graphs}" for r in cut.drop_duplicates("name").itertuples()]
-        found.append(("DDPOptimizer", "graphs cut at the borders of DDP's buckets", "; ".join(said[:3])))
+    found += switched.rows(looked)
     symbolic = {
         f"{row.name}: `{at['name']}` [{at['shape']}]"
         for row in graphs.drop_duplicates("digest").itertuples()

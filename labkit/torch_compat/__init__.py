@@ -18,7 +18,6 @@ from labkit.torch_compat.cold import (
     CPU_CHECK,
     break_reasons,
     cache_hits,
-    compile_counts,
     compile_events,
     no_compile_caches,
 )
@@ -29,13 +28,31 @@ from labkit.torch_compat.compiler import (
     fake_tensors,
     hide_from_dynamo,
     is_fake,
-    mark_dynamic,
     patched,
-    quiet_dynamo,
-    renamed,
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
+from labkit.torch_compat.effects import (
+    OPTIMIZE_DDP,
+    PASSES,
+    Point,
+    active_ddp,
+    collectives_of,
+    cudagraphs_logger,
+    cudagraphs_setting,
+    ddp_buckets,
+    ddp_optimizer_mode,
+    ddp_optimizer_points,
+    fsdp_points,
+    gathers,
+    has_nccl,
+    inductor_points,
+    inductor_settings,
+    is_sharded,
+    named_for_prefetch,
+    one_rank_switch,
+    runtime_lookups,
+)
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,

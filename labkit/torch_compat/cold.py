@@ -22,12 +22,6 @@ def no_compile_caches() -> Any:
     return patched("inductor.config", force_disable_caches=True)
 
 
-def compile_counts() -> dict[str, int]:
-    """Read how many graphs and graph breaks Dynamo has counted in this process, by name."""
-    graphs = require("torch._dynamo.utils.counters")["stats"]["unique_graphs"]
-    return {"graphs": graphs, "breaks": sum(break_reasons().values())}
-
-
 def break_reasons() -> dict[str, int]:
     """Read how many graph breaks Dynamo has counted in this process, by torch's text of the reason."""
     return dict(require("torch._dynamo.utils.counters")["graph_break"])

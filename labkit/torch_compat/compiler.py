@@ -1,13 +1,11 @@
-"""Dynamo: reset, hidden code, dynamic sizes, fake tensors, and the settings of all compilers."""
+"""Dynamo: reset, hidden code, fake tensors, and the settings of all compilers."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 from labkit.torch_compat.versions import require
@@ -57,17 +55,6 @@ def fake_tensors() -> Any:
     return require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True)
 
 
-def renamed(owner: Any, new: str, old: str) -> Any:
-    """Return a function that newer torch has under another name, and warns about under the old one.
-
-    Args:
-        owner: the module or class that has it.
-        new: its name in newer torch.
-        old: its name before.
-    """
-    return getattr(owner, new, None) or getattr(owner, old)
-
-
 def patched(dotted: str, **values: Any) -> Any:
     """Give a context with other settings of the compiler, such as `patched("inductor.config", max_autotune=True)`."""
     if not values:
@@ -75,20 +62,3 @@ def patched(dotted: str, **values: Any) -> Any:
     for name in values:
         require(f"torch._{dotted}.{name}")
     return require(f"torch._{dotted}.patch")(**values)
-
-
-def mark_dynamic(tensor: Any, axis: int) -> None:
-    """Tell Dynamo that the size of a tensor along one axis varies."""
-    require("torch._dynamo.mark_dynamic")(tensor, axis)
-
-
-@contextlib.contextmanager
-def quiet_dynamo() -> Iterator[None]:
-    """Silence Dynamo's warnings in a block."""
-    logger = logging.getLogger("torch._dynamo")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

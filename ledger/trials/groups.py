@@ -73,7 +73,7 @@ def client_of(port: int, timeout: float = 10.0):
 def in_new_ranks(count: int, backend: str, function, *arguments):
     """On ranks of their own: these end with groups that do not fit, or with another default group."""
     with Ranks(count, "cpu", backend, quiet=True, timeout=60) as ranks:
-        return list(ranks.run(quietly, function, *arguments))
+        return list(ranks.run(quietly, function, *arguments).values())
 
 
 # --- init_process_group: four processes, of which rank 3 comes later ---

@@ -46,7 +46,7 @@ def with_log(function, *arguments, **more: str) -> list[Seen]:
             **more,
         }
         with Ranks(2, "cuda", "nccl", timeout=120, quiet=True, env=NEUTRAL | env) as ranks:
-            return list(ranks.run(quietly, function, folder, *arguments))
+            return list(ranks.run(quietly, function, folder, *arguments).values())
 
 
 def log(folder: str) -> list[str]:

@@ -354,7 +354,7 @@ def all_carried(bench: Bench) -> dict[tuple, Seen]:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 failed = one.run(quietly, compile_ahead, *way, Path(folder), ranks=0)[0]
-                ranks = [] if failed else list(four.run(quietly, use, *way, Path(folder)))
+                ranks = [] if failed else list(four.run(quietly, use, *way, Path(folder)).values())
             found[way] = {"not_made": failed, "ranks": ranks}
     return found
 
@@ -551,7 +551,7 @@ def with_stand_ins(together: bool):
         with Ranks(
             2, device="cpu", backend="gloo", quiet=True, stall=20
         ) as two:  # they stay in these processes
-            return {"ranks": list(two.run(quietly, stand_ins_rank, together))}
+            return {"ranks": list(two.run(quietly, stand_ins_rank, together).values())}
 
     return probe
 

@@ -89,7 +89,7 @@ def with_groups(kept: dict) -> dict:
 def torchfrtrace(repaired: bool):
     def probe(bench: Bench) -> Seen:
         with Ranks(2, "cpu", "gloo", timeout=90, quiet=True, env=KEEPS) as ranks:
-            dumps = [pickle.loads(one) for one in ranks.run(quietly, mismatch)]
+            dumps = [pickle.loads(one) for one in ranks.run(quietly, mismatch).values()]
         with tempfile.TemporaryDirectory() as folder:
             for rank, kept in enumerate(dumps):
                 kept = with_groups(kept) if repaired else kept

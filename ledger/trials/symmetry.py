@@ -287,7 +287,7 @@ def other_size(sizes: tuple[int, int], detail: bool = False):
     def probe(bench: Bench) -> Seen:
         with Ranks(2, "cpu", "gloo", timeout=60, stall=5, quiet=True) as ranks:
             try:
-                found = list(ranks.run(quietly, of_size, sizes))
+                found = list(ranks.run(quietly, of_size, sizes).values())
             except RankError as raised:
                 found = [""] * 2
                 for one in raised.outcomes:
@@ -524,7 +524,7 @@ def bucketed(breaks: str):
     def probe(bench: Bench) -> Seen:
         with Ranks(2, "cpu", "gloo", timeout=120, quiet=True) as ranks:
             try:
-                found = list(ranks.run(quietly, bucketed_rank, breaks, stall=2.0))
+                found = list(ranks.run(quietly, bucketed_rank, breaks, stall=2.0).values())
                 return {"right": found == [GATHERED] * 2, "waits": [], "said": str(found)}
             except RankError as raised:
                 waits = {one.rank: one.waits for one in raised.outcomes if one.waits}
@@ -555,7 +555,7 @@ def checked(breaks: str):
         if not HAS_SPMD_CHECK:
             raise NotThere(f"torch._inductor.config.{SPMD}.spmd_check is not in this torch")
         with Ranks(2, "cpu", "gloo", timeout=120, quiet=True, stall=20) as ranks:
-            return {"ranks": list(ranks.run(quietly, checked_rank, breaks))}
+            return {"ranks": list(ranks.run(quietly, checked_rank, breaks).values())}
 
     return probe
 

@@ -12,6 +12,7 @@ from torch import nn
 
 import labkit
 from labkit import torch_compat
+from labkit.ranks.output import quiet_stderr
 from labkit.torch_compat import recording
 
 COUNTED = [
@@ -144,7 +145,7 @@ def all_counts(rec):
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_counts_are_the_same_without_operators(make, warm):
-    with torch_compat.quiet_dynamo():
+    with quiet_stderr():
         assert all_counts(recorded(make, True, warm)) == all_counts(recorded(make, False, warm))
 
 

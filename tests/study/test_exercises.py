@@ -104,7 +104,7 @@ def test_the_lesson_says_what_the_exercise_says(name):
     assert "raise NotImplementedError" in found.stub.source
     assert found.solution.metadata["tags"] == ["solution"]
     assert found.solution.metadata["jupyter"] == {"source_hidden": True}
-    assert re.search(rf"^(def|class) {found.solved}\(", found.solution.source, re.MULTILINE)
+    assert re.search(rf"^(def|class) {found.solved}[(:]", found.solution.source, re.MULTILINE)
 
 
 # --- passing; what is said of a stub is looked at where the lessons run, in notebooks/ ---

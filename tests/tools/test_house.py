@@ -9,9 +9,9 @@ from tools.reach import Code
 
 # these numbers only go down: whoever brings one down writes it here
 AT_MOST = {
-    "lines that only a test reaches": 34,
-    "names of ours in cells": 80,
-    "of these in one lesson only": 45,
+    "lines that only a test reaches": 3,
+    "names of ours in cells": 67,
+    "of these in one lesson only": 37,
     "of these from torch_compat": 0,
     "circles of imports": 0,
 }

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 
 import nbformat
 import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from course.shared.timelines import ENDS, NOTES
-from course.symmetry.figures import Patience
+from course.shared.timelines import ENDS, NOTES, timelines
+from labkit.views.widget import InteractiveFigure
+
+
+class Limit(InteractiveFigure):
+    """One wait of two seconds, with a slider for the limit that is drawn over it."""
+
+    def __init__(self, notes, ends):
+        self.notes, self.ends = notes, ends
+        super().__init__(*self.draw(1.0))
+
+    def draw(self, timeout_s):
+        text = f"a limit of {timeout_s:g} s: {'ended' if timeout_s < 2 else 'slow, and right'}"
+        title = text[0].upper() + text[1:]
+        return timelines(self.notes, self.ends, "", title, (0.5, 0.5 + timeout_s)), text
+
+    def _build(self, widgets):
+        slider = widgets.FloatSlider(value=1.0, min=0.2, max=5.0, step=0.1)
+        return self.picture_with_controls(widgets, {"timeout_s": slider}, self.draw)
 
 
 @pytest.fixture
-def found() -> Patience:
+def found() -> Limit:
     notes = pd.DataFrame([("d", 0, "collective", "all_reduce", 0.5, 2.5)], columns=NOTES)
-    return Patience(notes, pd.DataFrame([("d", 0, 2.5, "returned")], columns=ENDS))
+    return Limit(notes, pd.DataFrame([("d", 0, 2.5, "returned")], columns=ENDS))
 
 
 def parts(widget) -> dict:
@@ -85,12 +103,13 @@ def test_the_twin_has_the_finding_as_alternative_text(found, monkeypatch):
 
 CELLS = [
     "import pandas as pd\nfrom course.shared.timelines import ENDS, NOTES, timelines\n"
-    "from course.symmetry.figures import Patience\n"
+    "from labkit.views.widget import InteractiveFigure\n"
+    f"{inspect.getsource(Limit)}\n"
     "notes = pd.DataFrame([('d', 0, 'collective', 'all_reduce', 0.5, 2.5)], columns=NOTES)\n"
     "ends = pd.DataFrame([('d', 0, 2.5, 'returned')], columns=ENDS)",
     "timelines(notes, ends)",
     "import matplotlib.pyplot as plt\ntimelines(notes, ends)",
-    "Patience(notes, ends)",
+    "Limit(notes, ends)",
 ]
 
 

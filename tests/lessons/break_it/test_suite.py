@@ -1,202 +1,277 @@
-"""The ten break-it tests: each green with its defence, each red without, none by a limit of time, no process left."""
+"""The suite that a reader copies: three runs of each test under torchrun, on two and three ranks; judges; the cells."""
 
 from __future__ import annotations
 
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import lesson_cells
 import pandas as pd
 import pytest
+import torch
 
-from course.break_it import figures, judges, suite
+from course.break_it import figures, suite
+from course.break_it.on_ranks import three
 from labkit import Report, lessons
-from labkit.per_rank import PerRank
-from labkit.ranks import RankError, Ranks, spawn
-from labkit.ranks.errors import Outcome
 
-each = pytest.mark.parametrize("name", judges.TESTS)
-
-
-def body(name):
-    return getattr(lessons.program("break_it"), name.replace("-", "_"))
+WAITS = {"smoke", "orphan", "wedge", "preflight"}
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+End = suite.End
+each = pytest.mark.parametrize("name", suite.TESTS)
 
 
-def test_there_are_ten_and_each_says_what_it_breaks():
-    assert len(judges.TESTS) == 10
-    assert all(test.broken and test.defence and test.expected for test in judges.TESTS.values())
-    assert all(body(name).__doc__ for name in judges.TESTS)
+def torchrun(script, *arguments, processes=2):
+    """Run a script far away from labkit, as a reader's repository is."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [*TORCHRUN, str(processes), str(script), *map(str, arguments)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=550, cwd=Path(script).parent, env=clean
+    )
 
 
-@each
-def test_green_with_its_defence(name, ranks):
-    row = suite.result(ranks, body(name), defended=True)
-    assert (row["result"], row["how"]) == ("green", "expected"), row
+def copied(folder, *edits):
+    text = suite.PATH.read_text()
+    for before, after in edits:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    (folder / "break_it.py").write_text(text)
+    return folder / "break_it.py"
 
 
-HOW_IT_ENDS = {
-    "smoke": ("waits", "hung: rank 1 waits in"),
-    "env": ("silent", "nobody noticed: rank 0 [0, 2, 2, 3]"),
-    "compile-gate": ("measured", "9 graphs, 8 breaks, 11 regions"),  # the breaks that lesson 04 counts
-    "first-break": ("measured", "LOG.warning"),
-    "guards": ("measured", "2 recompiles"),
-    "one-dimension": ("error", "recompiles: rank 0 0, rank 1 1"),
-    "orphan": ("waits", "still waiting in"),
-    "preflight": ("waits", "rank 1 was left waiting in broadcast"),
-    "digest": ("silent", "nobody noticed"),
-    "fingerprint": ("silent", "nobody noticed"),
+def test_it_needs_torch_and_nothing_of_ours():
+    imports = [
+        getattr(node, "module", None) or node.names[0].name
+        for node in ast.walk(ast.parse(suite.PATH.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert {name.partition(".")[0] for name in imports} <= sys.stdlib_module_names | {"torch"}
+
+
+@pytest.mark.slow
+def test_each_test_is_caught_and_without_its_defence_is_not_and_lets_a_right_program_through(tmp_path):
+    done = torchrun(copied(tmp_path), "--json", tmp_path / "found.json")
+    assert done.returncode == 0 and "33 of 33 runs" in done.stdout, done.stdout + done.stderr[-2000:]
+    found = pd.DataFrame(json.loads((tmp_path / "found.json").read_text()))
+    how = found.pivot(index="test", columns="run", values="how")
+    assert set(how["fault + defence"]) == {"caught"} and set(how["right program"]) == {"passes"}
+    assert {name for name in how.index if how.loc[name, "fault alone"] == "waits"} == WAITS
+    assert set(how["fault alone"]) == {"waits", "silent"}
+
+
+@pytest.mark.full
+def test_it_holds_on_three_ranks(tmp_path):
+    done = torchrun(copied(tmp_path), processes=3)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_a_defence_that_does_nothing_and_one_that_cries_wolf_are_bad_and_the_exit_status_says_so(tmp_path):
+    edits = (
+        ('"fault + defence": (True, True)', '"fault + defence": (True, False)'),
+        ('"right program": (False, True)', '"right program": (True, True)'),
+    )
+    names = [name for name in suite.TESTS if name not in WAITS]
+    done = torchrun(copied(tmp_path, *edits), *names)
+    assert done.returncode != 0
+    for name in names:
+        assert f"{name}, fault + defence: silent" in done.stdout, done.stdout
+        assert f"{name}, right program: false alarm" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_a_request_that_cannot_be_met_is_an_error_and_starts_nothing(tmp_path):
+    script = copied(tmp_path)
+    alone = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert alone.returncode == 2 and "start it with torchrun and at least two processes" in alone.stderr
+    assert "unknown test 'digset': there is smoke" in torchrun(script, "digset").stderr
+
+
+@pytest.mark.slow
+def test_no_rank_of_a_run_outlives_the_process_that_forked_it(tmp_path):
+    script = copied(tmp_path)
+    job = subprocess.Popen(
+        [*TORCHRUN, "2", script, "wedge"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        ranks: list[int] = []
+        until = time.monotonic() + 200
+        while len(ranks) < 2 and time.monotonic() < until:
+            time.sleep(0.2)
+            parents = children(job.pid)
+            ranks = [pid for parent in parents for pid in children(parent)]
+        assert len(ranks) == 2
+        for parent in children(job.pid):
+            os.kill(parent, signal.SIGKILL)
+        while any(alive(pid) for pid in ranks) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert not any(alive(pid) for pid in ranks)
+    finally:
+        job.terminate()
+        job.wait(60)
+
+
+def children(pid):
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# --- judges ---
+
+GOOD = {
+    "smoke": [End("returned", {"heard": ["infer", "infer", "noop", "infer"], "total": 4.0})] * 2,
+    "env": [End("raised", said="Caught: settings differ by rank: ATTENTION: ['flash', 'paged']")] * 2,
+    "orphan": [End("exited", code=-9), End("exited", code=17, said="the leader's heartbeat has not changed")],
+    "wedge": [End("returned", "infer"), End("exited", code=17, said="the leader's step has not changed")],
 }
 
 
 @each
-def test_red_where_the_defence_is_off(name, ranks):
-    row = suite.result(ranks, body(name), defended=False)
-    how, says = HOW_IT_ENDS[name]
-    assert (row["result"], row["how"]) == ("red", how) and says in row["said"], row
-
-
-# --- no test passes by a limit of time ---
-
-
-def stalled(*kinds: str) -> RankError:
-    return RankError(
-        "the ranks have waited",
-        [Outcome(r, k, waits="all_reduce") for r, k in enumerate(kinds)],
-        ended="stalled",
-    )
-
-
-def raised(kind: str, said: str) -> RankError:
-    return RankError("rank 0 failed", [Outcome(rank, "error", kind, said) for rank in (0, 1)], ended="raised")
+@pytest.mark.parametrize("ends", [[End("waited")] * 2, [End("returned"), End("waited", said="timed out")]])
+def test_a_wait_is_no_pass_of_any_test(name, ends):
+    assert not suite.judge(suite.TESTS[name], "fault + defence", ends)["good"]
+    assert not suite.judge(suite.TESTS[name], "right program", ends)["good"]
 
 
 @each
+def test_another_error_on_every_rank_is_no_pass(name):
+    ends = [End("raised", said="OutOfMemoryError: out of memory")] * 2
+    row = suite.judge(suite.TESTS[name], "fault + defence", ends)
+    assert (row["good"], row["how"]) == (False, "error")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_the_expected_end_passes_and_each_rank_counts(name):
+    assert suite.judge(suite.TESTS[name], "fault + defence", GOOD[name])["good"]
+    for other in (End("returned", "x"), End("exited", code=1), End("raised", said="Caught: x")):
+        assert not suite.judge(suite.TESTS[name], "fault + defence", [GOOD[name][0], other])["good"]
+    assert not suite.judge(suite.TESTS[name], "fault alone", GOOD[name])["good"]
+
+
+@pytest.mark.parametrize("said", ["Timed out waiting 5000ms", "wait timeout after 5000ms", "time out"])
+def test_torchs_words_for_a_time_limit_are_a_wait(said):
+    def play():
+        raise RuntimeError(said)
+
+    assert suite.ending(play).how == "waited"
+
+
+# --- the lesson ---
+
+
+class Bare(ast.NodeTransformer):
+    """Leaves annotations out."""
+
+    def visit_arg(self, node):
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node):
+        node.returns = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node):
+        return ast.Assign([node.target], node.value, lineno=node.lineno)
+
+
+def test_the_cells_are_the_functions_of_the_suite():
+    ours = {node.name: node for node in ast.parse(suite.PATH.read_text()).body if hasattr(node, "name")}
+    shown = {
+        node.name: node
+        for source in lessons.cells("15_break_it").values()
+        for node in ast.parse(source).body
+        if hasattr(node, "name")
+    }
+    assert {"alike", "announce", "smoke", "env", "compile_gate"} <= set(shown)
+    for name, node in shown.items():
+        assert ast.unparse(Bare().visit(node)) == ast.unparse(Bare().visit(ours[name])), name
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "found",
-    [
-        stalled("unfinished", "unfinished"),
-        RankError("120 s", [Outcome(0, "unfinished"), Outcome(1, "unfinished")], ended="timed out"),
-        raised("Absent", "rank 1 did not come"),
-    ],
-    ids=["stall", "timeout", "deadline"],
+    ("name", "alone"), [("smoke", "waits"), ("env", "silent"), ("compile_gate", "silent")]
 )
-def test_what_ends_by_a_limit_of_time_is_red(name, found):
-    passed, observed = judges.judge(judges.TESTS[name], found)
-    assert not passed and ("hung" in observed or "deadline" in observed)
+def test_a_cell_runs_three_times_on_ranks(name, alone, ranks):
+    found = three(ranks, getattr(lessons.program("break_it"), name))
+    assert list(found["how"]) == ["caught", alone, "passes"], found.to_string()
 
 
-def died(leader: int, worker: int) -> RankError:
-    ends = [Outcome(1, "dead", code=leader), Outcome(2, "dead", code=worker)]
-    return RankError("rank 1 died", [Outcome(0, "ok"), *ends], ended="died")
+def test_a_function_that_is_no_test_is_refused(ranks):
+    with pytest.raises(ValueError, match="the suite has no test 'len': there is smoke"):
+        three(ranks, len)
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        (
-            "digest",
-            RankError(
-                "rank 1", [Outcome(0, "unfinished"), Outcome(1, "error", "DigestError", "x")], ended="raised"
-            ),
-        ),
-        ("digest", raised("DigestError", "the ranks compare the inputs of different calls")),
-        ("fingerprint", raised("DigestError", "x")),
-        ("env", raised("ParityError", "1 of 1 settings differ between ranks:\n    version torch: ...")),
-        ("smoke", PerRank([{"heard": ["shutdown"], "total": 0.0}] * 2)),
-        ("smoke", PerRank([{"heard": ["infer", "infer", "noop", "infer", "shutdown"], "total": 4.0}] * 2)),
-        ("compile-gate", PerRank([{"graphs": 1, "breaks": 0}, {"graphs": 2, "breaks": 1}])),
-        ("first-break", PerRank([{0: "", 1: ""}] * 2)),
-        ("one-dimension", PerRank([{"recompiles": 2}] * 2)),
-        ("one-dimension", PerRank([{"recompiles": 1}, {"recompiles": 0}])),
-        ("preflight", PerRank([{"refused": ""}, {"got": {"steps": 4}, "x": [0.0, 1.0, 2.0, 3.0]}])),
-        ("orphan", PerRank(["keeps the store", None, "noop"])),
-        ("orphan", died(-9, 1)),
-        ("orphan", died(1, 17)),
-    ],
-)  # fmt: skip
-def test_another_end_than_the_expected_one_is_red(name, found):
-    assert judges.judge(judges.TESTS[name], found)[0] is False
+def loops(kind, call):
+    def rows(x):
+        for _ in range(2):
+            x = call(x.sin())
+        return x
+
+    def until(x):
+        n = 0
+        while n < 3:
+            x, n = call(x @ x), n + 1
+        return x
+
+    def straight(x):
+        return call(call(x.sin()).cos())
+
+    return {"for": rows, "while": until, "none": straight}[kind]
 
 
-# --- the cells: the tests that are chosen, the table, the gate ---
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("kind", ["for", "while", "none"])
+def test_a_break_in_a_loop_leaves_no_graph_and_no_count_and_the_gate_sees_it(kind, grad):
+    torch._dynamo.reset()
+    program = loops(kind, torch.compiler.disable(lambda x: x * 2))
+    x, before = torch.full((3, 3), 0.1, requires_grad=grad), suite.compiled()
+    y = torch.compile(program, backend="eager")(x)
+    found = suite.since(before)
+    assert torch.equal(y, program(x))
+    assert found != {"graphs": 1, "breaks": 0}
+    assert (found == {"graphs": 0, "breaks": 0}) == (kind != "none")
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(program, backend="eager", fullgraph=True)(x)
 
 
-def row(test, result, how="expected"):
-    said = {"expected": "", "broken": "", "defence": "", "said": "x", "seconds": 0.1}
-    return {"test": test, "result": result, "observed": f"{test} saw it", "how": how, **said}
+def test_the_whole_environment_differs_between_right_ranks_and_what_is_named_does_not(ranks):
+    space = lesson_cells.definitions("15_break_it")
 
-
-def table(on, off):
-    """The cells of section 3 for one test that ended so with its defence, and so without."""
-    names = dict(pd=pd, Report=Report, judges=judges, suite=suite, reveal=lambda *answer: "measured")
-    results = {"on": [row("digest", on)], "off": [row("digest", off, "silent")]}
-    label = Ranks.__new__(Ranks)
-    label.label = "gloo · cpu"
-    return lesson_cells.run(
-        "15_break_it", "break-42", "break-43", "break-44-gate", ranks=label, results=results, **names
-    )
-
-
-def test_the_gate_lets_through_what_is_green_with_its_defence_and_red_without():
-    space = table("green", "red")
-    assert list(space["report"].frame.iloc[0]) == ["digest", "green", "red", "silent"]
-
-
-@pytest.mark.parametrize(
-    ("on", "off", "said"),
-    [
-        ("red", "red", r"red with the defence: \['digest'\]; green without it: \[\]"),
-        ("green", "green", r"red with the defence: \[\]; green without it: \['digest'\]"),
-    ],
-)
-def test_the_gate_names_the_test(on, off, said):
-    with pytest.raises(AssertionError, match=said):
-        table(on, off)
-
-
-def test_a_test_that_is_not_chosen_is_not_run(capsys):
-    space = lesson_cells.run("15_break_it", "break-07", TESTS=["smoke"], suite=suite, ranks=None)
-    space["both"](body("digest"))
-    assert capsys.readouterr().out.endswith("not among TESTS: digest\n")
-    assert space["results"] == {"on": [], "off": []}
-
-
-# --- what is left behind ---
-
-
-def _forked() -> set[int]:
-    """The children of this process' zygote."""
-    here, found = spawn.shared().process.pid, set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    def differ(space, whole):
+        settings = dict(os.environ) if whole else {"torch": torch.__version__}
         try:
-            parent = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == here:
-            found.add(int(path.parent.name))
-    return found
+            space["alike"]("settings", settings)
+        except space["Caught"] as error:
+            return str(error)
+
+    assert all("RANK" in said for said in ranks.run(differ, space, True).values())
+    assert set(ranks.run(differ, space, False).values()) == {None}
 
 
-@pytest.mark.parametrize("name", ["orphan", "preflight"])
-def test_no_rank_outlives_a_test_that_ends_ranks(name):
-    before = _forked()
-    with Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
-        suite.result(ranks, body(name), defended=name == "orphan")
-    assert _forked() == before
-
-
-def test_a_grace_that_is_no_time_is_refused(ranks):
-    with pytest.raises(ValueError, match="grace must be a number above 0, got 0"):
-        ranks.run(max, 1, 2, grace=0)
-
-
-def test_the_report_is_drawn_alone_and_with_the_undefended_beside_after_saving(tmp_path):
+def test_the_report_is_drawn_after_saving_and_names_what_is_bad(tmp_path):
+    rows = [
+        {"test": "env", "run": run, "good": run != "right program", "how": how, "said": "rank 0: x", "seconds": 0.1}
+        for run, how in zip(suite.RUNS, ("caught", "silent", "false alarm"), strict=True)
+    ]  # fmt: skip
     view = "course.break_it.figures:figure"
-    on = pd.DataFrame([row("digest", "green"), row("env", "green")])
-    off = pd.DataFrame([row("digest", "red"), row("env", "red")])
-    alone = Report("break-it", "t", "gloo · cpu", {"tests": on}, view=view)
-    assert "2 of 2 tests are green" in alone.figure().summary
-    both = Report("break-it", "t", "gloo · cpu", {"tests": on, "undefended": off}, view=view)
-    drawn = Report.load(both.save(tmp_path)).figure()
-    assert "and 0 of 2 without it" in drawn.summary and "digest red (digest saw it)" in drawn.summary
+    report = Report("break-it", "t", "gloo · cpu", {"tests": pd.DataFrame(rows)}, view=view)
+    drawn = Report.load(report.save(tmp_path)).figure()
+    assert "0 of 1 tests end as they have to" in drawn.summary and "env false alarm (BAD)" in drawn.summary
     with pytest.raises(ValueError, match="has no table 'tests'"):
-        figures.figure(Report("x", "x", "gloo · cpu", {"main": on}))
+        figures.figure(Report("x", "x", "gloo · cpu", {"main": pd.DataFrame(rows)}))

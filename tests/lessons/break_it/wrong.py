@@ -3,147 +3,256 @@
 from __future__ import annotations
 
 import pickle
-import warnings
+import threading
+import time
 
 import torch
 import torch.distributed as dist
 
 
-def collectives(graph, nested=True):
-    for module in graph.modules() if nested else [graph]:
-        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            name = str(node.target)
-            if name.startswith("_c10d_functional") and "wait_tensor" not in name:
-                yield name, node.args[-1]
+def gather(value):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
 
 
-def refuses_all(graph, inputs, allowed):
-    for name, group in collectives(graph):
-        raise RuntimeError(f"{name} of group {group}")
-    return graph
+class Digest:
+    def fault(self, x, rank):
+        return x + torch.tensor([1.0, 0.0, 0.0, 0.0]) if rank == 1 else x
+
+    def defence(self, x):
+        if len(set(gather(x.numpy().tobytes()))) > 1:
+            raise ValueError("inputs differ")
+
+    def judge(self, ends):
+        return all(end.how == "raised" and "inputs differ" in end.said for end in ends)
 
 
-def only_warns(graph, inputs, allowed):
-    for name, group in collectives(graph):
-        if group not in allowed:
-            warnings.warn(f"{name} of group {group}", stacklevel=2)
-    return graph
+class ByValue(Digest):
+    def defence(self, x):
+        if not all(torch.equal(x, other) for other in gather(x)):
+            raise ValueError("inputs differ")
 
 
-def only_all_reduce(graph, inputs, allowed):
-    for name, group in collectives(graph):
-        if "all_reduce" in name and group not in allowed:
-            raise RuntimeError(f"{name} of group {group}")
-    return graph
+class ByTolerance(Digest):
+    def defence(self, x):
+        if not all(torch.allclose(x, other, equal_nan=True) for other in gather(x)):
+            raise ValueError("inputs differ")
 
 
-def third_argument(graph, inputs, allowed):
-    for module in graph.modules():
-        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
-            name = str(node.target)
-            if (
-                name.startswith("_c10d_functional")
-                and "wait_tensor" not in name
-                and node.args[2] not in allowed
-            ):
-                if isinstance(node.args[2], str):
-                    raise RuntimeError(f"{name} of group {node.args[2]}")
-    return graph
+class BySum(Digest):
+    def defence(self, x):
+        if len(set(gather(float(x[:3].sum())))) > 1:
+            raise ValueError("inputs differ")
 
 
-def two_operators(graph, inputs, allowed):
-    for name, group in collectives(graph):
-        if ("all_reduce" in name or "all_gather" in name) and group not in allowed:
-            raise RuntimeError(f"{name} of group {group}")
-    return graph
+class RankZeroRaises(Digest):
+    def defence(self, x):
+        if len(set(gather(x.numpy().tobytes()))) > 1 and dist.get_rank() == 0:
+            raise ValueError("inputs differ")
 
 
-def the_first_one(graph, inputs, allowed):
-    for name, group in [*collectives(graph)][:1]:
-        if group not in allowed:
-            raise RuntimeError(f"{name} of group {group}")
-    return graph
+class NoFault(Digest):
+    def fault(self, x, rank):
+        return x
 
 
-def at_the_top(graph, inputs, allowed):
-    for name, group in collectives(graph, nested=False):
-        if group not in allowed:
-            raise RuntimeError(f"{name} of group {group}")
-    return graph
+class AnyError(Digest):
+    def judge(self, ends):
+        return all(end.how == "raised" for end in ends)
 
 
-def one_namespace(graph, inputs, allowed):
-    for name, group in collectives(graph):
-        if name.startswith("_c10d_functional.") and group not in allowed:
-            raise RuntimeError(f"{name} of group {group}")
-    return graph
+class Always(Digest):
+    def judge(self, ends):
+        return True
 
 
-def says_nothing_of_it(graph, inputs, allowed):
-    if any(group not in allowed for _, group in collectives(graph)):
-        raise RuntimeError("wrong group")
-    return graph
+class LooksAtOne(Digest):
+    def judge(self, ends):
+        return "inputs differ" in ends[0].said
 
 
-def put(body):
-    dist.broadcast(torch.tensor([len(body)]), 0)
-    dist.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8), 0)
+class Guards:
+    def warm_up(self, run, served, fault):
+        for x in [torch.ones(7, 4)] if fault else served:
+            run(x)
+
+    def defence(self, serve):
+        with torch.compiler.set_stance("fail_on_recompile"):
+            serve()
+
+    def judge(self, ends):
+        return all(end.how == "raised" and "fail_on_recompile" in end.said for end in ends)
 
 
-def says_nothing(message):
-    try:
-        body = pickle.dumps(message)
-    except TypeError:
-        return
-    put(body)
+class WarmsOne(Guards):
+    def warm_up(self, run, served, fault):
+        run(served[0])
 
 
-def catches_type_errors(message):
-    try:
-        body = pickle.dumps(message)
-    except TypeError:
-        body = b""
-    dist.broadcast(torch.tensor([len(body)]), 0)
-    if body:
-        dist.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8), 0)
+class FaultWarmsAll(Guards):
+    def warm_up(self, run, served, fault):
+        for x in served:
+            run(x)
 
 
-def half_a_size(message):
-    try:
-        body = pickle.dumps(message)
-    except Exception:
-        body = b""
-    dist.broadcast(torch.tensor([len(body)], dtype=torch.int32), 0)
-    if body:
-        dist.broadcast(torch.frombuffer(bytearray(body), dtype=torch.uint8), 0)
+class OnlyServes(Guards):
+    def defence(self, serve):
+        serve()
 
 
-def sends_what_it_can(message):
-    put(pickle.dumps({name: value for name, value in message.items() if name != "lock"}))
+class GreenOnReturn(Guards):
+    def judge(self, ends):
+        return all(end.how in ("raised", "returned") for end in ends)
 
 
-def never_sends(message):
-    dist.broadcast(torch.tensor([0]), 0)
+class Preflight:
+    def fault(self):
+        return threading.Lock()
+
+    def defence(self, message):
+        pickle.dumps(message)
+
+    def judge(self, ends):
+        return all(e.how == "returned" for e in ends) and bool(ends[0].value) and ends[1].value == 0
 
 
-BACKENDS = {
-    refuses_all: "of an allowed group has to pass",
-    only_warns: "what only warns goes on",
-    only_all_reduce: "not only all_reduce",
-    one_namespace: "a namespace of their own",
-    third_argument: "a reduce-scatter counts",
-    two_operators: "a reduce-scatter counts",
-    the_first_one: "a graph can hold several collectives",
-    at_the_top: "a graph can hold graphs",
-    says_nothing_of_it: "which operator it is",
+class LooksForLocks(Preflight):
+    def fault(self):
+        return {"lock": threading.Lock()}
+
+    def defence(self, message):
+        if "lock" in (message or {}):
+            raise TypeError("a lock")
+
+
+class Picky(Preflight):
+    def defence(self, message):
+        if not isinstance(message, dict):
+            raise TypeError("no dict")
+        pickle.dumps(message)
+
+
+class CanBeSent(Preflight):
+    def fault(self):
+        return {"steps": 4}
+
+
+class NobodyDied(Preflight):
+    def judge(self, ends):
+        return all(end.how != "exited" for end in ends)
+
+
+def watching(limits, store, on_silence, two=True):
+    changed, last = dict.fromkeys(limits, time.monotonic()), {}
+
+    def listen():
+        while True:
+            for key in limits:
+                if (now := store.get(key)) != last.get(key):
+                    last[key], changed[key] = now, time.monotonic()
+            time.sleep(0.04)
+
+    def watch():
+        while all(time.monotonic() - changed[key] < limit for key, limit in limits.items()):
+            time.sleep(0.04)
+        on_silence()
+
+    for part in (listen, watch):
+        threading.Thread(target=part, daemon=True).start()
+
+
+def heartbeat_only(store, window, patience, on_silence):
+    watching({"heartbeat": window}, store, on_silence)
+
+
+def step_only(store, window, patience, on_silence):
+    watching({"step": patience}, store, on_silence)
+
+
+def one_window(store, window, patience, on_silence):
+    watching({"heartbeat": window, "step": window}, store, on_silence)
+
+
+def one_thread(store, window, patience, on_silence):
+    def watch():
+        limits, last = {"heartbeat": window, "step": patience}, {}
+        changed = dict.fromkeys(limits, time.monotonic())
+        while all(time.monotonic() - changed[key] < limit for key, limit in limits.items()):
+            for key in limits:
+                if (now := store.get(key)) != last.get(key):
+                    last[key], changed[key] = now, time.monotonic()
+            time.sleep(0.04)
+        on_silence()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def in_the_foreground(store, window, patience, on_silence):
+    before = None
+    while (now := store.get("heartbeat")) != before:
+        before = now
+        time.sleep(window)
+    on_silence()
+
+
+RIGHT_JOBS = {
+    "A": ([1], "a call too few", "announce each call"),
+    "B": ([1], "limit too short", "longer patience"),
+    "C": ([0], "header before body", "pickle before the header"),
 }
-SENDERS = {
-    says_nothing: "pickle before you broadcast",
-    sends_what_it_can: "not sent in part",
-    never_sends: "is sent as it is",
-    catches_type_errors: "can raise any exception",
-    half_a_size: "as int64",
+
+
+def who_raises():
+    return {**RIGHT_JOBS, "A": ([0], "a call too few", "announce each call")}
+
+
+def a_wedge():
+    return {**RIGHT_JOBS, "B": ([1], "leader wedged", "restart the leader")}
+
+
+def the_receiver():
+    return {**RIGHT_JOBS, "C": ([1], "header before body", "pickle before the header")}
+
+
+def more_time():
+    return {**RIGHT_JOBS, "A": ([1], "a call too few", "longer group timeout")}
+
+
+WRONG = {
+    "break_it.digest": {
+        ByValue: "NaN is not equal to NaN",
+        ByTolerance: "a tolerance lets",
+        BySum: "a sum does not see a swap",
+        RankZeroRaises: "compare all ranks with all",
+        NoFault: "the fault has to change the result",
+        AnyError: "any error is not the expected one",
+        Always: "tests nothing",
+        LooksAtOne: "look at all ends",
+    },
+    "break_it.guards": {
+        WarmsOne: "warm up with each tensor",
+        FaultWarmsAll: "something is left to compile",
+        OnlyServes: "compare counters before and after",
+        GreenOnReturn: "tests nothing",
+    },
+    "break_it.preflight": {
+        LooksForLocks: "let every error out",
+        Picky: "has to pass, whatever it holds",
+        CanBeSent: "pickle.dumps refuses",
+        NobodyDied: "tests nothing",
+    },
+    "break_it.watchdog": {
+        heartbeat_only: "look whether `step` changes",
+        step_only: "look whether `heartbeat` changes",
+        one_window: "note the time of each key's last change",
+        one_thread: "let one thread ask and another watch",
+        in_the_foreground: "starts a daemon thread and returns",
+    },
+    "break_it.jobs": {
+        who_raises: "who left a batch out",
+        a_wedge: "does it wait, or does it compute",
+        the_receiver: "what did the other rank write",
+        more_time: "the same wait takes longer",
+    },
 }
-
-
-WRONG = {"break_it.backend": BACKENDS, "break_it.send": SENDERS}

@@ -2,38 +2,78 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import torch
-import torch.distributed as dist
-from torch import nn
 
 
-def in_a_parameter():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.calls = nn.Parameter(torch.zeros(1), requires_grad=False)
-
-        def forward(self, x):
-            self.calls.add_(1)
-            y = x * self.calls
-            dist.all_reduce(y)
-            return y
-
-    return Counter()
+def entries_less_limits(log):
+    """One for the first version, one for each entry, and none for the entry whose tag the limit's warning has."""
+    entries = Counter(re.findall(r"\[(\d+)/\d+\] \[__recompiles\] Recompiling", log))
+    limits = Counter(re.findall(r"\[(\d+)/\d+\] torch\._dynamo hit config", log))
+    return {int(frame): 1 + n - limits[frame] for frame, n in entries.items()}
 
 
-def other_calls():
-    x = torch.zeros(6, 8)
+def named_versions(log):
+    """The versions that reasons name, and the last one, which no reason names, unless it came to nothing."""
+    last, given_up = {}, set()
+    for line in log.splitlines():
+        tag = line.partition("[")[2] if line.startswith("[rank") else line
+        if "[__recompiles]" in line:
+            frame, version = re.search(r"\[(\d+)/(\d+)\] \[__re", line).groups()
+            last[int(frame)] = max(last.get(int(frame), 0), int(version))
+        elif "hit config" in tag:
+            given_up.add(int(re.search(r"\[(\d+)/\d+\] torch", line)[1]))
+    return {frame: version + (frame not in given_up) for frame, version in last.items()}
+
+
+def a_buffer(blocks):
+    for block in blocks:
+        layer = block.layer
+        del block.layer
+        block.register_buffer("layer", torch.tensor(layer), persistent=False)
+        block.compile(backend="eager")
+
+
+def a_float(blocks):
+    for block in blocks:
+        block.layer = float(block.layer)
+        block.compile(backend="eager")
+
+
+def the_switch(blocks):
+    torch._dynamo.config.allow_unspec_int_on_nn_module = True
+    for block in blocks:
+        block.compile(backend="eager")
+
+
+def isolated(blocks):
+    for block in blocks:
+        block.compile(backend="eager", isolate_recompiles=True)
+
+
+def a_limit_of_their_number(blocks):
+    torch._dynamo.config.recompile_limit = len(blocks)
+    for block in blocks:
+        block.compile(backend="eager")
+
+
+def other_remedies():
     return {
-        "dtype": lambda f: f(x.half(), 2),
-        "layout": lambda f: f(torch.ones(4, 16)[:, ::2]),
-        "gradient": lambda f: f(x.clone().requires_grad_(), mode=None),
-        "columns": lambda f: f(x.narrow(1, 0, 5)),
-        "rows": lambda f: f(torch.ones(1, 8)),
-        "steps": lambda f: f(x, 1),
-        "mode": lambda f: f(x=x, mode=torch.float32),
-        "state": torch.no_grad()(lambda f: f(x)),
+        "head": (1, "total", "warm up"),
+        "attend": ((0, 1), "past", "a fixed size"),
+        "forward": ({1, 0}, "layer", "isolate_recompiles"),
+        "embed": ([1, 0], "tokens", "mark_unbacked"),
     }
 
 
-RIGHT = {"guards.counter": (in_a_parameter,), "guards.reading": (other_calls,)}
+def the_other_remedy():
+    return other_remedies() | {"forward": ([0, 1], "layer", "allow_unspec_int_on_nn_module")}
+
+
+RIGHT = {
+    "guards.count": (entries_less_limits, named_versions),
+    "guards.twelve": (a_buffer, a_float, the_switch, isolated, a_limit_of_their_number),
+    "guards.served": (other_remedies, the_other_remedy),
+}

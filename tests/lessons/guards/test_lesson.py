@@ -1,73 +1,84 @@
-"""Lesson 09's cells: what each dimension does on one rank and in step, and how an odd shape ends."""
+"""Lesson 09's cells: what each thing that varies costs, which blocks share a limit, and how an odd shape ends."""
 
 from __future__ import annotations
+
+import inspect
 
 import lesson_cells
 import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
-import labkit
-from course.guards import figures as drawn
-from labkit import Ranks, lessons
+from course.guards import figures
+from course.guards.exercises import SERVED
+from course.guards.exercises.served import RIGHT
+from course.shared.jobs import job_with
+from labkit import Ranks
+from labkit.ranks.output import quiet_stderr
 
-DEFAULT = {
+LESSON = "09_guards_and_shapes"
+# the calls of each row of the map, in the letters of section 5
+MAP = {
     "sequence length": "1.D.........",
     "batch": "1.D.R.......",
-    "dtype": "1.R.RR...",
-    "int argument": "1.D.....",
+    "int argument": "1.D.........",
     "float argument": "1.D...",
     "bool argument": "1.R..",
-    "int attribute": "1.RRRRRRRXX.",
-    "grad mode": "1.RR..",
-    "thread count": "1.RRR..",
+    "str argument": "1.R..",
+    "dtype": "1.RR",
+    "requires_grad": "1.R..",
+    "grad mode": "1.R.",
+    "waited for?": "1.R..",
+    "a new lambda": "1.....",
+    "a function": "1.RR",
+    "loop count": "1.RRRRRRRXX.",
+    "int on the module": "1.RRRRRRRXX.",
+    "a list that grows": "1RRRRRRRXXXX",
+    "a name": "1RRRRRRRXXXX",
 }
-LETTERS = {
-    "first compile": "1",
-    "reused": ".",
-    "recompiled": "R",
-    "went dynamic": "D",
-    "gave up": "X",
-}
-
-code = lessons.program("guards")
+pytestmark = pytest.mark.slow
 
 
-def states(rows: list[dict]) -> str:
-    return "".join(LETTERS[row["state"]] for row in rows)
+class Trained(nn.Module):
+    """No layer of the lesson: weights that require gradients, no collective, and the arguments used in other places."""
+
+    index = 1
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 8)
+
+    def forward(self, x, times=2, gain=1.0, centre=False, kind="gelu", repeats=1, past=(), act=F.relu):
+        h = self.up(x.float()) + self.index + gain
+        for _ in range(repeats):
+            h = torch.relu(h) - times
+        h = act(h) if kind.startswith("t") or centre else act(h) * len(kind)
+        return h.mean() + sum(each.mean() for each in past)
 
 
 @pytest.fixture(scope="module")
-def alone():
-    with Ranks(1, device="cpu", backend="gloo", quiet=True) as one:
-        yield one
+def lesson():
+    ids = ("guards-12", "guards-15", "guards-24", "guards-26", "guards-28", "guards-30", "guards-32")
+    space = lesson_cells.definitions(LESSON, "guards-parameters", *ids)
+    space |= {"quiet_stderr": quiet_stderr}  # in place: it is what the functions see
+    return space
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DEFAULT)
-def test_each_dimension_does_what_it_is_known_to_do_on_one_rank_and_in_step_on_two(ranks, alone, name):
-    for rows in [
-        *alone.run(code.walk, code.Layer, name).values(),
-        *ranks.run(code.walk, code.Layer, name).values(),
-    ]:
-        assert states(rows) == DEFAULT[name] and all(row["right"] for row in rows)
+@pytest.mark.parametrize("layer", [None, Trained], ids=["the lesson's", "with weights and gradients"])
+def test_each_thing_that_varies_does_what_the_map_says(ranks, lesson, layer):
+    """Also in another layer, whose weights require gradients."""
+    for name, expected in MAP.items():
+        asked = (name, layer) if layer else (name,)
+        states = ranks.run(lesson["walk"], *asked).same()
+        assert "".join(lesson["LETTERS"][state] for state in states) == expected, name
 
 
-@pytest.mark.slow
-def test_a_policy_is_told_beforehand(ranks):
-    found = {
-        name: states(ranks.run(code.walk, code.Layer, "batch", name, (4, 6, 1, 1))[1])
-        for name in code.POLICIES
-    }
-    assert found == {
-        "default": "1DR.", "mark_dynamic": "1.R.", "mark_unbacked": "1...", "dynamic=True": found["dynamic=True"],
-        "dynamic=False": "1RR.",
-    }  # fmt: skip
-    assert found["dynamic=True"] in ("1.D.", "1.R.")
-
-
-def test_every_dimension_repeats_its_first_value_before_it_varies():
-    for values, _ in code.DIMENSIONS.values():
-        assert values[0] == values[1] and len(set(values)) > 1
+def test_each_thing_has_two_values_at_least(lesson):
+    assert set(MAP) | {"strides"} == set(lesson["VARY"])
+    for name, (values, _) in lesson["VARY"].items():
+        assert len(set(values)) > 1, name
 
 
 def test_the_map_says_where_ranks_differ():
@@ -77,97 +88,166 @@ def test_the_map_says_where_ranks_differ():
         for name in ("batch", "dtype")
         for i, state in enumerate(["first compile", "gave up" if name == "dtype" and r == 0 else "reused"])
     ]  # fmt: skip
-    said = drawn.sweep_matrix(pd.DataFrame(rows), "gloo · cpu").summary
+    said = figures.sweep_matrix(pd.DataFrame(rows), "gloo · cpu").summary
     assert "AND THE RANKS DIFFER" in said and "dtype ends in giving up" in said
 
 
-@pytest.mark.slow
-def test_what_a_number_that_varies_costs(ranks):
-    """Lesson 09: a loop count compiles for each value, as an argument too; the switch mends only what multiplies."""
-    cells = ("guards-02", "guards-17-counted")
-    counted = lesson_cells.run("09_guards_and_shapes", *cells, ranks=ranks, pd=pd)["counted"]
-    assert counted == {
-        "for _ in range(self.k)": (8, 4),
-        "for _ in range(self.k), with the switch": (8, 4),
-        "for _ in range(k), k an argument": (8, 4),
-        "x * self.k, an int": (8, 4),
-        "x * self.k, an int, with the switch": (2, 0),
-        "x * self.k, a float": (2, 0),
-        "x * k, k an argument": (2, 0),
-        "x * k, k a float argument": (2, 0),
-        "x * self.k, a tensor": (1, 0),
-        "torch.where in a fixed loop, k a tensor": (1, 0),
+class Wide(nn.Module):
+    """Another block: another width, the index in another place, and gradients."""
+
+    def __init__(self, layer, width=24):
+        super().__init__()
+        self.layer, self.up = layer, nn.Linear(16, width)
+
+    def forward(self, x):
+        return x + torch.relu(self.up(x)).mean(-1, keepdim=True) * (self.layer + 2)
+
+
+@pytest.mark.parametrize("make", ["the lesson's", Wide], ids=["the lesson's", "another"])
+def test_blocks_share_one_limit_and_what_lifts_it(ranks, lesson, make):
+    """Lesson 09, section 4: 20 blocks, too; a block that differs in its weights alone shares all versions."""
+    block = lesson["Block"] if isinstance(make, str) else make
+
+    def with_tensor(i):
+        made = block(i)
+        made.layer = torch.tensor(i)
+        return made
+
+    def drilled(prepare="each", kind=block, **config):
+        how = lesson[prepare] if isinstance(prepare, str) else prepare
+        return ranks.run(lesson["tried"], how, kind, layers=20, **config).same()
+
+    beyond = list(range(9, 21))
+    assert drilled() == {"versions": 8, "in eager": beyond}
+    assert drilled(kind=lambda i: block(3)) == {"versions": 1, "in eager": []}
+    assert drilled(kind=with_tensor) == {"versions": 1, "in eager": []}
+    assert drilled("outside") == {"versions": 1, "in eager": []}
+    assert drilled(allow_unspec_int_on_nn_module=True) == {"versions": 2, "in eager": []}
+    assert drilled(recompile_limit=12) == {"versions": 12, "in eager": beyond[4:]}
+    assert drilled(recompile_limit=20) == {"versions": 20, "in eager": []}
+    assert drilled(recompile_limit=20, accumulated_recompile_limit=10)["in eager"] == beyond[2:]
+    assert drilled("isolated") == {"versions": 20, "in eager": []}
+    assert drilled("isolated", accumulated_recompile_limit=10) == {"versions": 10, "in eager": beyond[2:]}
+
+
+def test_what_a_length_costs_under_each_setting(ranks, lesson):
+    """Other lengths than the lesson's: what a setting promises holds for them, or is refused."""
+    how, lengths, other = lesson["SETTINGS"], lesson["lengths"], (16, 5, 7, 3, 1)
+    programs = [lesson[name] for name in ("summed", "branches", "loops")]
+    found = {
+        setting: [ranks.run(lengths, program, other, **options).same() for program in programs]
+        for setting, options in how.items()
     }
+    refused = " ConstraintViolationError"
+    assert found == {
+        "default": ["1D..R", "1D..R", "1DDDR"],
+        "mark_dynamic": ["D...R", "DD..R", refused],
+        "TORCH_COMPILE_DYNAMIC_SOURCES": ["D...D", "DD..D", "DDDDD"],
+        "mark_dynamic(min=2, max=16)": [f"D...{refused}", refused, refused],
+        "mark_unbacked": ["D....", " UserError", " UserError"],
+        "dynamic=False": ["1RRRR", "1RRRR", "1RRRR"],
+    }
+    assert ranks.run(lengths, lesson["checked"], other, **how["mark_unbacked"]).same() == "D...."
+    assert "Error" in ranks.run(lengths, lesson["checked"], (4, 17), **how["mark_unbacked"]).same()
 
 
-@pytest.mark.slow
-def test_each_change_fails_at_the_guard_that_the_list_has_for_it(ranks):
-    """Lesson 09: what is no part of the list compiles nothing, and the failed guard is named."""
-    names = {"ranks": ranks, "labkit": labkit, "places": labkit.places, "reveal": lambda *found: ""}
-    names["predict"] = lambda question, unit: None
-    cells = ("guards-02", "guards-04", "guards-06", "guards-10", "guards-11")
-    broken = lesson_cells.run("09_guards_and_shapes", *cells, **names)["broken"]
-    assert [name for name, guard in broken.items() if not guard] == [
-        "other numbers in x", "a slice of the same shape", "times=2, by name", "UNUSED = 5.0",
-    ]  # fmt: skip
-    assert "dtype mismatch. expected Float, actual Double" in broken["float64"]
-    assert broken["times=2.0"] == "times == 2" and broken["kind='relu'"] == "kind == 'gelu'"
-    assert "num_threads" in broken["one thread more"] and "grad_mode" in broken["under no_grad"]
+def test_a_stance_says_what_a_recompile_does(ranks, lesson):
+    assert ranks.run(lesson["served"], "default", (3, 5, 10), (1, 20, 2)).same() == "1DDR.."
+    assert ranks.run(lesson["served"], "eager_on_recompile", (3, 5), (1, 20, 2)).same() == "1DXX."
+    assert ranks.run(lesson["served"], "fail_on_recompile", (3, 5), (4, 2, 10)).same() == "1D.. RuntimeError"
 
 
-@pytest.mark.slow
-def test_what_a_length_costs_under_each_setting(ranks):
-    """Lesson 09: a branch takes a version for each side, a loop one for each length; fullgraph says where it ends."""
-    cells = ("guards-02", "guards-18", "guards-29", "guards-30")
-    space = lesson_cells.run("09_guards_and_shapes", *cells, ranks=ranks, pd=pd)
-    told, strict = space["told"], space["strict"]
-    assert [told[p]["summed"] for p in told] == [
-        "3 compiles", "2 compiles", "1 compiles", "2 compiles", "8 compiles, 4 calls in eager",
-    ]  # fmt: skip
-    assert told["default"]["branches"] == "4 compiles" and "pieces" in told["mark_unbacked"]["branches"]
-    assert told["default"]["loops"] == "8 compiles, 4 calls in eager"
-    assert told["mark_dynamic"]["loops"] == strict["mark_dynamic"]["loops"] == "ConstraintViolationError"
-    assert strict["mark_unbacked"]["branches"] == "UserError"
-    assert strict["dynamic=False"]["branches"] == "8 compiles, then FailOnRecompileLimitHit"
-
-
-@pytest.mark.slow
-def test_a_stack_is_traced_block_by_block_or_one_block_of_it(shm_ranks):
-    for rows in shm_ranks.run(code.one_depth, 6, 0).values():
-        traced = {row["form"]: row["traced"] for row in rows}
-        assert traced["whole"] == 6 and traced["block by block"] == 1 and traced["nested region"] < 6
-        assert max(row["error"] for row in rows) < 1e-4
-
-
-@pytest.mark.slow
-def test_a_norm_drifts_where_it_is_decomposed_and_a_product_does_not_before_inductor(ranks):
-    start = "    h = F.layer_norm(x, (x.shape[-1],))\n"
-    ends = {"product": "    return x @ w\n", "norm": "    return F.layer_norm(x, (x.shape[-1],))\n"}
-    first = {}
-    for name, end in ends.items():
-        space = lesson_cells.copied("09_guards_and_shapes", (start, end + start))
-        by_stage = {
-            stage: ranks.run(space["drifted"], "float32", stage, 4, space["attention_like"], ranks=0)[0]
-            for stage in code.STAGES[:3]
-        }
-        differ = [stage for stage, rows in by_stage.items() if any(row["differ"] for row in rows)]
-        first[name] = differ[0] if differ else "none"
-    assert first == {"product": "none", "norm": "aot_eager_decomp_partition"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "ended", "compiles"),
     [
         ({"timeout_s": 2.5}, "error", None),
         ({"timeout_s": 2.5, "guard_collectives": True}, "right", (2, 2)),
         ({"timeout_s": 2.5, "lengths": (6, 6, 6)}, "right", (1, 1)),
-        ({}, "right", (1, 2)),
+        ({"timeout_s": 60}, "right", (1, 2)),
     ],
-    ids=["short timeout", "guard collectives", "from the first call on", "default timeout"],
+    ids=["short timeout", "guard collectives", "from the first call on", "long timeout"],
 )
-def test_an_odd_shape_ends_in_an_error_only_where_the_compile_outlasts_the_timeout(asked, ended, compiles):
+def test_an_odd_shape_ends_in_an_error_only_where_the_compile_outlasts_the_timeout(
+    lesson, asked, ended, compiles
+):
     with Ranks(2, device="cpu", backend="gloo", quiet=True) as two:  # a group that timed out is lost
-        found = list(two.run(code.odd_call, 6.0, **asked).values())
+        found = list(two.run(lesson["odd_call"], 6.0, **asked).values())
     assert {one["ended"].partition(":")[0] for one in found} == {ended}
-    assert compiles is None or tuple(len(one["dynamic"]) for one in found) == compiles
+    kinds = [[span["kind"] for span in one["spans"]].count("compile") for one in found]
+    assert compiles is None or tuple(kinds) == compiles
+
+
+# --- the served model: each remedy that the check accepts, tried ---
+
+LATER = (7, 33, 1, 50, 64, 2)
+
+
+def versions_of_served(remedies, lengths):
+    """On a rank: versions that the requests of the log compile, and those of later ones, by function."""
+    names = job_with(SERVED.with_name("served_model.py.txt"), 1, "")
+    made = []
+
+    def backend(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    compiled = {name: inspect.unwrap(names[name]) for name in ("embed", "attend", "head")}
+    for name, function in compiled.items():
+        names[name] = torch.compile(function, backend=backend)
+    table, past, counts = torch.randn(64, 32), [], {name: [0, 0] for name in (*compiled, "forward")}
+    blocks = [names["Block"](i) for i in range(10)]
+    options = {}
+    if remedies.get("forward") == "a tensor":
+        for block in blocks:
+            block.layer = torch.tensor(block.layer)
+    if remedies.get("forward") == "isolate_recompiles":
+        options["isolate_recompiles"] = True
+    for block in blocks:
+        block.compile(backend=backend, **options)
+    switch = remedies.get("forward") == "allow_unspec_int_on_nn_module"
+    whole = torch.zeros(16, 32)
+
+    def counted(name, call, later):
+        before = len(made)
+        value = call()
+        counts[name][later] += len(made) - before
+        return value
+
+    def through(h):
+        for block in blocks:
+            h = block(h)
+        return h
+
+    with torch.no_grad(), quiet_stderr(), torch._dynamo.config.patch(allow_unspec_int_on_nn_module=switch):
+        for i, length in enumerate((*names["LENGTHS"], *lengths)):
+            later = int(i >= len(names["LENGTHS"]))
+            tokens = torch.arange(length)
+            if remedies.get("embed") == "mark_unbacked":
+                torch._dynamo.decorators.mark_unbacked(tokens, 0)
+            h = counted("embed", lambda t=tokens: names["embed"](t, table), later)
+            query = counted("forward", lambda h=h: through(h), later).mean(0)
+            given = whole if remedies.get("attend") == "a fixed size" else past
+            counted("attend", lambda q=query, g=given: names["attend"](q, g), later)
+            past.append(query)
+            total = names["funcol"].all_reduce(query, "sum", names["dist"].group.WORLD)
+            if remedies.get("head") == "wait first" or i % 2 == 0:
+                total = names["funcol"].wait_tensor(total)
+            counted("head", lambda t=total: names["head"](t, 0.5), later)
+    return counts
+
+
+def test_after_each_remedy_that_the_check_accepts_a_later_request_compiles_nothing(ranks):
+    plain = ranks.run(versions_of_served, {}, LATER).same()
+    assert plain == {
+        "embed": [3, 0],
+        "forward": [8, 0],
+        "attend": [6, 2],
+        "head": [2, 0],
+    }  # head as on rank 1
+    # blocks see three kinds of length: with a tensor as the index they share three versions, isolated they have 30
+    most = {"a tensor": 3, "allow_unspec_int_on_nn_module": 7, "isolate_recompiles": 30}
+    for function, (_, _, remedies) in RIGHT.items():
+        for remedy in remedies - {"warm up"}:
+            first, later = ranks.run(versions_of_served, {function: remedy}, LATER).same()[function]
+            assert first <= most.get(remedy, 1) and later == 0, (function, remedy, first, later)

@@ -2,126 +2,123 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
-from torch import nn
 
 
-def _summed(x):
-    return funcol.all_reduce(x, "sum", dist.group.WORLD)
+def entries(log):
+    found = Counter(re.findall(r"\[(\d+)/\d+\] \[__recompiles\] Recompiling", log))
+    return {int(frame): n for frame, n in found.items()}
 
 
-def on_the_module():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x):
-            self.calls += 1
-            return _summed(x) * self.calls
-
-    return Counter()
+def with_the_attempt_at_the_limit(log):
+    return {frame: 1 + n for frame, n in entries(log).items()}
 
 
-def read_back():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            self.calls += 1
-            return _summed(x) * self.calls.item()
-
-    return Counter()
+def reasons(log):
+    found = Counter(re.findall(r"\[(\d+)/\d+\] \[__recompiles\]     - \d+/\d+: ", log))
+    return {int(frame): 1 + n for frame, n in found.items()}
 
 
-def counts_afterwards():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
-
-        def forward(self, x):
-            y = _summed(x) * self.calls
-            self.calls += 1
-            return y
-
-    return Counter()
+def one_frame(log):
+    return {0: 3}
 
 
-def adds_up():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("total", torch.zeros(3))
-
-        def forward(self, x):
-            self.total += _summed(x)
-            return self.total * 1
-
-    return Counter()
+def a_number(log):
+    return 3
 
 
-def no_module():
-    return lambda x: x
+def as_text(log):
+    return {str(frame): n for frame, n in entries(log).items()}
+
+
+def as_it_was(blocks):
+    for block in blocks:
+        block.compile(backend="eager")
+
+
+def a_limit_of_twelve(blocks):
+    torch._dynamo.config.recompile_limit = 12
+    as_it_was(blocks)
+
+
+def no_index(blocks):
+    for block in blocks:
+        block.layer = 0
+    as_it_was(blocks)
+
+
+def not_compiled(blocks):
+    pass
+
+
+def an_error_instead(blocks):
+    for block in blocks:
+        block.compile(backend="eager", fullgraph=True)
 
 
 def _right():
-    x = torch.ones(4, 8)
     return {
-        "dtype": lambda f: f(x.double()),
-        "layout": lambda f: f(torch.ones(8, 4).T),
-        "gradient": lambda f: f(torch.ones(4, 8, requires_grad=True)),
-        "columns": lambda f: f(x[:, :7]),
-        "rows": lambda f: f(torch.ones(17, 8)),
-        "steps": lambda f: f(x, steps=3),
-        "mode": lambda f: f(x, mode=torch.float64),
-        "state": torch.no_grad()(lambda f: f(x)),
+        "embed": ([0, 1], "tokens", "warm up"),
+        "forward": ([0, 1], "layer", "a tensor"),
+        "attend": ([0, 1], "past", "a fixed size"),
+        "head": ([1], "total", "wait first"),
     }
 
 
-def rows_that_fit():
-    return _right() | {"rows": lambda f: f(torch.ones(5, 8))}
+def both_ranks():
+    return _right() | {"head": ([0, 1], "total", "wait first")}
 
 
-def two_at_once():
-    return _right() | {"gradient": lambda f: f(torch.ones(4, 8, requires_grad=True).double())}
+def the_first_argument():
+    return _right() | {"attend": ([0, 1], "query", "a fixed size")}
 
 
-def longer_rows():
-    return _right() | {"columns": lambda f: f(torch.ones(4, 9))}
+def marked_dynamic():
+    return _right() | {"embed": ([0, 1], "tokens", "mark_dynamic")}
 
 
-def two_that_are_not_named():
-    return _right() | {"rows": lambda f: f(torch.ones(17, 8), steps=3)}
+def warm_blocks():
+    return _right() | {"forward": ([0, 1], "layer", "warm up")}
 
 
-def one_is_missing():
-    return {name: call for name, call in _right().items() if name != "mode"}
+def warm_lists():
+    return _right() | {"attend": ([0, 1], "past", "warm up")}
+
+
+def more_time():
+    return _right() | {"head": ([1], "total", "timeout")}
 
 
 def a_list():
-    return list(_right().values())
+    return list(_right())
 
 
-COUNTERS = {
-    on_the_module: "each value a version",
-    read_back: "ends the graph",
-    adds_up: "the sums of all calls",
-    counts_afterwards: "count first, then multiply",
-    no_module: "returns a module",
+COUNTS = {
+    entries: "count from 0",
+    with_the_attempt_at_the_limit: "the entry at the limit compiled nothing",
+    reasons: "count entries, and not reasons",
+    one_frame: "one number for each frame",
+    a_number: "returns a dict such as {0: 3}: frame and versions",
+    as_text: "are whole numbers",
 }
-READINGS = {
-    rows_that_fit: "fits the whole list",
-    two_at_once: "change one thing only",
-    two_that_are_not_named: "change one thing only",
-    longer_rows: "rows of another length",
-    one_is_missing: "wants a call of its own",
-    a_list: "returns a dict",
+BLOCKS = {
+    as_it_was: "has it to be a Python int",
+    a_limit_of_twelve: "a limit that is a number",
+    no_index: "the index has to change with the block",
+    not_compiled: "no block runs compiled code at all",
+    an_error_instead: "the limit is still in the way",
+}
+SERVED = {
+    both_ranks: "which of the two logs",
+    the_first_argument: "of which list",
+    marked_dynamic: "a size of 1 does not fit the symbol",
+    warm_blocks: "a warm-up hits it as well",
+    warm_lists: "no last length to warm up",
+    more_time: "it still happens",
+    a_list: "with embed, forward, attend and head",
 }
 
-
-WRONG = {"guards.counter": COUNTERS, "guards.reading": READINGS}
+WRONG = {"guards.count": COUNTS, "guards.twelve": BLOCKS, "guards.served": SERVED}

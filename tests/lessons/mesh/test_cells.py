@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import lesson_cells
 import pandas as pd
 import pytest
@@ -13,11 +11,13 @@ import torch.distributed as dist
 import labkit
 from course.mesh import figures
 from course.shared.outcomes import judge
-from labkit import Report, lessons
+from labkit import Report, lessons, places, timing
+from labkit.contract import Domain, Exchange
 from labkit.ranks import RankError
+from labkit.timing import Times
 
 LESSON = "11_mesh_or_world"
-MISTAKES = ["world_inside", "divisor", "stays_away", "wrong_root"]
+DRILLS = ("drill-setup", "drill-a", "drill-b")
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +26,31 @@ def three():
         yield ranks
 
 
-def run(three, *ids, edits=(), **names):
-    """The reports that these cells make, by name."""
+def run(three, *ids, **names):
+    """What these cells define, and the reports that they make, by name."""
     reports = {}
 
     def made(name, *rest, **more):
         reports[name] = Report(name, *rest, **more)
         return reports[name]
 
-    names |= dict(labkit=labkit, os=os, pd=pd, judge=judge, RankError=RankError, Report=made, ranks=three)
-    names |= dict(calls_by_group=figures.calls_by_group, reveal=lambda *answer: "measured")
-    lesson_cells.run(LESSON, *ids, **lesson_cells.copied(LESSON, *edits) | names)
-    return reports
+    given = dict(labkit=labkit, pd=pd, judge=judge, RankError=RankError, Report=made, ranks=three)
+    given |= dict(timing=timing, Times=Times, places=places, Domain=Domain, Exchange=Exchange)
+    given |= dict(calls_by_group=figures.calls_by_group, reveal=lambda *answer: "measured")
+    return lesson_cells.run(LESSON, *ids, **lesson_cells.copied(LESSON) | given | names), reports
 
 
 @pytest.fixture(scope="module")
 def report(three) -> Report:
     ids = ("serve", "figure", "stage0", "compare-run", "cost-run")
-    return run(three, *ids, REQUESTS=[2, 4, 2], OWN_MS=[0], ROUNDS=8)["mesh_or_world"]
+    return run(three, *ids, REQUESTS=[2, 4, 2], OWN_MS=[0, 1], MESH_MS=0, ROUNDS=8)[1]["mesh_or_world"]
 
 
 @pytest.fixture(scope="module")
 def drills(three) -> Report:
-    no_mistake = [("pick(1, 0)", "pick(1, 1)")]
-    return run(three, "matrix", "matrix-said", edits=no_mistake, MISTAKES=MISTAKES)["wrong_group"]
+    some = ["no_group", "divisor", "stays_away", "meets_the_plan", "half_made"]
+    # the first collective waits for the compile of the slowest rank
+    return run(three, *DRILLS, "matrix", "matrix-said", MISTAKES=some, LIMIT_S=10)[1]["wrong_group"]
 
 
 @pytest.mark.slow
@@ -72,9 +73,13 @@ def test_the_same_counts_get_two_verdicts(report):
 
 @pytest.mark.slow
 def test_every_form_is_timed(report):
-    assert set(report.frame["variant"]) == {"outside", "outside again", "in every collective"}
+    forms = [f"{form}, {ms} ms" for form in ("outside", "in every all-reduce") for ms in (0, 1)]
+    assert set(report.frame["variant"]) == set(forms)
     assert report.tables["samples"].groupby(["variant", "rank"]).size().eq(8).all()
-    assert [verdict.a for verdict in report.verdicts] == ["outside again", "in every collective"]
+    assert [(verdict.a, verdict.b) for verdict in report.verdicts] == [
+        (forms[1], forms[0]),
+        (forms[3], forms[2]),
+    ]
 
 
 @pytest.mark.slow
@@ -116,17 +121,21 @@ def _largest_error():
 
 @pytest.mark.slow
 def test_what_becomes_of_mistakes(drills):
-    outcomes = drills.tables["outcomes"]
-    found = outcomes.pivot(index="drill", columns="defence", values="outcome")
-    for drill, alone in (("world_inside", "hung"), ("divisor", "wrong")):
-        ends = {"none": alone, "collective check": alone, "domain": "caught"}
-        assert found.loc[drill].to_dict() == ends
-    away = found.loc["stays_away"]
-    assert away["collective check"] == "caught" and away["domain"] == "hung"
-    assert set(found.loc["wrong_root"]) == {"right"}
-    caught = outcomes.set_index(["drill", "defence"])["said"]["world_inside", "domain"]
-    assert "WrongGroup" in caught and "In [?]:" in caught, "a cell that IPython has not numbered"
-    assert "Of 4 mistakes 2 hang and 1 are silently" in drills.figure().summary
+    outcomes = drills.tables["outcomes"].set_index(["drill", "defence"])
+    found = outcomes["outcome"].unstack()
+    assert set(found.loc["divisor", ["none", "timeout", "DETAIL"]]) == {"wrong"}, "no collective differs"
+    assert set(found.drop("divisor")["none"]) == {"hung"} and set(found.drop("divisor")["timeout"]) == {
+        "error"
+    }
+    assert set(found.loc[["meets_the_plan", "stays_away"], "DETAIL"]) == {"caught"}
+    assert "Detected mismatch" in outcomes["said"]["meets_the_plan", "DETAIL"]
+    assert "from rank 0" in outcomes["said"]["stays_away", "DETAIL"]
+    assert found.loc["half_made", "DETAIL"] == "error", "making a group is no collective"
+    assert (
+        set(found.drop("stays_away")["domain"]) == {"caught"} and found.loc["stays_away", "domain"] == "hung"
+    )
+    assert "WrongGroup" in outcomes["said"]["no_group", "domain"]
+    assert "Of 5 mistakes 4 hang and 1 are silently" in drills.figure().summary
 
 
 def test_a_report_without_rows_is_drawn():

@@ -1,93 +1,131 @@
-"""Plausible wrong answers to the exercise of lesson 11, each with words of the hint that is meant for it."""
+"""Plausible wrong answers to the exercises of lesson 11, each with words of the hint that is meant for it."""
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 
 
-def by_the_world(part, mesh, ranks):
-    total = torch.zeros(4) if part is None else part.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+def _backend(refuses):
+    """A fence that refuses a graph by what this function says of its nodes."""
+
+    def my_fence(group):
+        def backend(graph, inputs):
+            if refuses(group, list(graph.graph.nodes)):
+                raise RuntimeError("another group")
+            return graph.forward
+
+        return backend
+
+    return my_fence
 
 
-def over_the_world(part, mesh, ranks):
-    total = torch.zeros(4) if part is None else part.clone()
-    dist.all_reduce(total)
-    return total / len(ranks)
+def _names(node):
+    return [a for a in node.args if isinstance(a, str)] if "_c10d_functional" in str(node.target) else []
 
 
-def everybody_calls(part, mesh, ranks):
-    total = torch.zeros(4) if part is None else part.clone()
-    dist.all_reduce(total, group=mesh)
-    return total / len(ranks)
+def _deep(graph):
+    return [node for part in graph.modules() if hasattr(part, "graph") for node in part.graph.nodes]
 
 
-def only_inside(part, mesh, ranks):
-    if part is None:
-        return None
-    dist.all_reduce(part, group=mesh)
-    return part / len(ranks)
+refuses_nothing = _backend(lambda group, nodes: False)
+refuses_all = _backend(lambda group, nodes: any(_names(node) for node in nodes))
+top_only = _backend(lambda group, nodes: any(n[-1] != group.group_name for n in map(_names, nodes) if n))
+only_reduces = _backend(
+    lambda group, nodes: any(
+        _names(node)[-1] != group.group_name for node in nodes if "all_reduce" in str(node.target)
+    )
+)
 
 
-def _mean(part, mesh, ranks):
-    if part is None:
-        return torch.zeros(4)
-    total = part.clone()
-    dist.all_reduce(total, group=mesh)
-    return total / len(ranks)
+def _the_first(group):
+    def backend(graph, inputs):
+        names = [names for names in map(_names, _deep(graph)) if names]
+        if names and names[0][-1] != group.group_name:
+            raise RuntimeError("another group")
+        return graph.forward
+
+    return backend
 
 
-def from_rank_0(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    dist.broadcast(mean, 0)
-    return mean
+def _a_part_of_the_name(group):
+    def backend(graph, inputs):
+        for node in _deep(graph):
+            if (
+                "_c10d_functional" in str(node.target)
+                and _names(node)
+                and group.group_name not in _names(node)[-1]
+            ):
+                raise RuntimeError("another group")
+        return graph.forward
+
+    return backend
 
 
-def from_rank_1(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    dist.broadcast(mean, 1)
-    return mean
+def returns_the_graph_checked(group):
+    return None
 
 
-def from_the_last_rank(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    dist.broadcast(mean, dist.get_world_size() - 1)
-    return mean
+def _changes_numbers(group):
+    def backend(graph, inputs):
+        for node in _deep(graph):
+            if _names(node) and _names(node)[-1] != group.group_name:
+                raise RuntimeError("another group")
+        return lambda *args: tuple(torch.zeros_like(x) for x in graph.forward(*args))
+
+    return backend
 
 
-def the_largest(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    dist.all_reduce(mean, dist.ReduceOp.MAX)
-    return mean
+def _jobs(**changes):
+    right = {
+        "A": ([3], "another group in the graph", 'mesh["tp"].get_group()'),
+        "B": ([1, 2], "groups in another order", "one order on all ranks"),
+        "C": ([1, 2], "input by the wrong number", 'mesh["dp"].get_local_rank()'),
+        "D": ([0, 1, 2, 3], "another size in the graph", 'mesh["dp"].size()'),
+    }
+    return right | changes
 
 
-def in_a_row(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    dist.broadcast(mean, ranks[0])
-    return mean[None]
+def the_rank_that_died():
+    return _jobs(A=([1], "another group in the graph", 'mesh["tp"].get_group()'))
 
 
-def nobody_listens(part, mesh, ranks):
-    mean = _mean(part, mesh, ranks)
-    if part is not None:
-        dist.broadcast(mean, ranks[0])
-    return mean
+def waits_for_rank_2():
+    return _jobs(B=([2], "a rank stayed away", "a longer timeout"))
 
 
-MEANS = {
-    by_the_world: "the world's size is another one",
-    over_the_world: "the sum is not the mesh's own",
-    everybody_calls: "warns and does nothing",
-    only_inside: "some rank returns None",
-    from_rank_0: "from a rank that has the mean",
-    from_rank_1: "another mesh has other ranks",
-    from_the_last_rank: "another mesh has other ranks",
-    the_largest: "another mesh has other ranks",
-    in_a_row: "a tensor like `part`",
-    nobody_listens: "the ranks wait for each other",
+def sampler_is_right():
+    return _jobs(C=([0, 1, 2, 3], "another group in the graph", 'mesh["dp"].get_local_rank()'))
+
+
+def half_of_the_loss():
+    return _jobs(D=([0, 1, 2, 3], "input by the wrong number", 'mesh["dp"].size()'))
+
+
+def waits_longer():
+    return _jobs(B=([1, 2], "groups in another order", "a longer timeout"))
+
+
+def an_own_word():
+    return _jobs(A=([3], "wrong group", 'mesh["tp"].get_group()'))
+
+
+WRONG = {
+    "mesh.fence": {
+        refuses_nothing: "compare it with `group.group_name`",
+        refuses_all: "it is the group's own",
+        only_reduces: "other collectives have a group",
+        top_only: "go through `graph.modules()`",
+        _the_first: "look at every node",
+        _a_part_of_the_name: "is a part of",
+        returns_the_graph_checked: "my_fence(group) returns a backend",
+        _changes_numbers: "it is the group's own",
+    },
+    "mesh.jobs": {
+        the_rank_that_died: "on which ranks is it so",
+        waits_for_rank_2: "which call does each rank wait in",
+        sampler_is_right: "which ranks have to have the same input",
+        half_of_the_loss: "compare each number in the graph",
+        waits_longer: "a change that does not touch it",
+        an_own_word: "one of another group in the graph",
+    },
 }
-
-
-WRONG = {"mesh.mean": MEANS}

@@ -22,12 +22,12 @@ from course.shared.outcomes import judge
 from labkit import Report, contract, files
 from labkit.ranks import RankError
 from labkit.ranks.errors import Outcome
-from labkit.torch_compat import funcol, renamed
+from labkit.torch_compat import funcol
 
 LESSON = "08_rank_symmetry"
 NAMES = dict(os=os, re=re, contextlib=contextlib, timedelta=timedelta, pd=pd, torch=torch, inductor=inductor)
 NAMES |= dict(dist=dist, run_and_get_code=run_and_get_code, labkit=labkit, judge=judge, contract=contract)
-NAMES |= dict(funcol=funcol, renamed=renamed, RankError=RankError, reveal=lambda *answer: "")
+NAMES |= dict(funcol=funcol, RankError=RankError, reveal=lambda *answer: "")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import pytest
 
 from course.shared.drill_figures import figure
 from course.shared.timelines import timelines
-from course.symmetry.figures import Patience
 from labkit.report import Report
 
 
@@ -53,16 +52,3 @@ def test_a_timeline_says_what_each_rank_did_and_what_did_not_end():
     assert "late, rank 1: compile, all_reduce; returned after 2.50 s" in said and "a title" in said
     with pytest.raises(ValueError, match="kind"):
         timelines(notes.drop(columns="kind"), ends)
-
-
-def test_the_slider_moves_the_timeout_over_the_wait():
-    notes, ends = drawn_notes(wait=2.0)
-    shown = Patience(notes, ends, 1.0)
-    assert shown.text == "the longest wait is 2.0 s: with a timeout of 1 s the job is dead"
-    assert "slow, and right" in shown.draw(3.0)[1]
-    if shown.widget is not None:
-        slider, picture, text = shown.widget.children
-        before = picture.value
-        slider.value = 3.0
-        assert picture.value != before and "slow, and right" in text.value
-        shown.close()

@@ -2,103 +2,42 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-import time
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+from course.symmetry.exercises import line_of
 
-def _gathered(mine):
-    every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    return every
-
-
-def only_the_others(settings):
-    every = _gathered(settings)
-    for name in {name for one in every for name in one}:
-        values = [one.get(name, "not set") for one in every]
-        if settings.get(name, "not set") != values[0]:
-            raise ValueError(f"{name}: {values}")
+SKIPS, WAITS = line_of("continue"), line_of("loss = forward(loader.next()).square().mean()")
+A, B = {"rank": 2, "collective": 27, "line": SKIPS}, {"rank": 1, "collective": 37, "line": WAITS}
 
 
-def as_text(settings):
-    every = _gathered(str(settings))
-    if len(set(every)) > 1:
-        raise ValueError(" or ".join(every))
+def only_one_run():
+    return {"a": A}
 
 
-def own_names_only(settings):
-    every = _gathered(settings)
-    for name in every[1]:
-        if len({str(one.get(name)) for one in every}) > 1:
-            raise ValueError(f"{name}: {[one.get(name) for one in every]}")
+def a_rank_in_words():
+    return {"a": {**A, "rank": "rank 2"}, "b": B}
 
 
-def none_is_missing(settings):
-    every = _gathered(settings)
-    for name in {name for one in every for name in one}:
-        values = [one.get(name) for one in every]
-        if any(value != values[0] for value in values):
-            raise ValueError(f"{name}: {values}")
+def who_waits():
+    return {"a": {**A, "rank": 0}, "b": B}
 
 
-def as_texts(settings):
-    every = _gathered(settings)
-    for name in {name for one in every for name in one}:
-        values = [str(one.get(name, "not set")) for one in every]
-        if len(set(values)) > 1:
-            raise ValueError(f"{name}: {values}")
+def where_it_stands():
+    return {"a": {**A, "line": WAITS}, "b": B}
 
 
-def without_values(settings):
-    if len({str(sorted(one.items())) for one in _gathered(settings)}) > 1:
-        raise ValueError("the settings differ")
+def its_last_call():
+    return {"a": A, "b": {**B, "collective": 36}}
 
 
-def _counts():
-    counters = torch._dynamo.utils.counters
-    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+def after_the_first():
+    return {"a": {**A, "collective": 28}, "b": B}
 
 
-def all_that_was_counted(run):
-    run()
-    return _gathered(_counts())
-
-
-def reasons(run):
-    torch._dynamo.utils.counters.clear()
-    run()
-    counters = torch._dynamo.utils.counters
-    return _gathered(
-        {"graphs": counters["stats"]["unique_graphs"], "breaks": len(counters["graph_break"]) * 3}
-    )
-
-
-def its_own_only(run):
-    torch._dynamo.utils.counters.clear()
-    run()
-    return [_counts()]
-
-
-def before_it_runs(run):
-    torch._dynamo.utils.counters.clear()
-    found = _gathered(_counts())
-    run()
-    return found
-
-
-counters = copy.deepcopy(torch._dynamo.utils.counters)  # as a variable of a notebook reaches a rank
-
-
-def of_the_notebook(run):
-    before = {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
-    run()
-    after = {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
-    return _gathered({name: after[name] - before[name] for name in after})
+def in_the_all_reduce():
+    return {"a": A, "b": {**B, "line": line_of("dist.all_reduce(whole)")}}
 
 
 def breaks(x):
@@ -129,65 +68,14 @@ def forgets_the_result(x):
     funcol.all_reduce(x, "sum", dist.group.WORLD)
 
 
-def _in_the_background(watch):
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def is_there(store, window, on_silence):
-    def watch():
-        while store.check(["heartbeat"]):
-            time.sleep(window / 5)
-        on_silence()
-
-    _in_the_background(watch)
-
-
-def after_a_window(store, window, on_silence):
-    def watch():
-        before = store.get("heartbeat")
-        time.sleep(window)
-        if store.get("heartbeat") != before:
-            time.sleep(window)
-        on_silence()
-
-    _in_the_background(watch)
-
-
-def one_thread(store, window, on_silence):
-    def watch():
-        last, heard = None, time.monotonic()
-        while time.monotonic() - heard < window:
-            beat = store.get("heartbeat")
-            if beat != last:
-                last, heard = beat, time.monotonic()
-            time.sleep(window / 5)
-        on_silence()
-
-    _in_the_background(watch)
-
-
-def in_the_foreground(store, window, on_silence):
-    before = None
-    while (beat := store.get("heartbeat")) != before:
-        before = beat
-        time.sleep(window)
-    on_silence()
-
-
-SETTINGS = {
-    only_the_others: "every rank has to raise",
-    as_text: "the order in a dict means nothing",
-    own_names_only: "a setting may be there on one rank only",
-    none_is_missing: "a setting may be there on one rank only",
-    as_texts: "True is not 'True'",
-    without_values: "name the setting",
-}
-HEALTHS = {
-    all_that_was_counted: "take the difference",
-    reasons: "a reason can count twice",
-    its_own_only: "all_gather_object gives every rank",
-    before_it_runs: "after run()",
-    of_the_notebook: "after run()",
+FINDINGS = {
+    only_one_run: "whole numbers",
+    a_rank_in_words: "whole numbers",
+    who_waits: "which one differs from the other three",
+    where_it_stands: "which line of the loop",
+    its_last_call: "all ranks made that one",
+    after_the_first: "there is an earlier number",
+    in_the_all_reduce: "where does the main thread of this one wait",
 }
 BRANCHES = {
     breaks: "torch.where",
@@ -197,17 +85,6 @@ BRANCHES = {
     in_a_row: "decide by the sum over all ranks",
     forgets_the_result: "return the tensor",
 }
-WATCHDOGS = {
-    is_there: "look whether its value changes",
-    after_a_window: "note the time of the last change",
-    one_thread: "let one thread ask and another watch",
-    in_the_foreground: "starts a daemon thread and returns",
-}
 
 
-WRONG = {
-    "symmetry.parity": SETTINGS,
-    "symmetry.health": HEALTHS,
-    "symmetry.repair": BRANCHES,
-    "symmetry.watchdog": WATCHDOGS,
-}
+WRONG = {"symmetry.dumps": FINDINGS, "symmetry.repair": BRANCHES}

@@ -1,0 +1,602 @@
+"""Eleven tests that break a distributed program on purpose, to see whether its defences still work.
+
+    torchrun --standalone --nproc-per-node 2 break_it.py                 # all
+    torchrun --standalone --nproc-per-node 2 break_it.py smoke digest    # some
+    torchrun --standalone --nproc-per-node 2 break_it.py --json FILE     # what came of each run, as data
+
+Each test runs three times, each time in fresh processes that the processes of torchrun fork:
+
+    fault + defence    must end as the test expects, with the words that it expects
+    fault alone        must not, or the test tests nothing
+    right program      with the defence on, must be let through, with right results
+
+The exit status is 1 where one of the three is not so. The file needs torch (2.11 or later) and Linux. Copy it, and
+put your own program and defences into the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+
+WINDOW_S = 2.0  # the longest time between two beats of a leader's process
+PATIENCE_S = 3 * WINDOW_S  # the longest time between two of its steps; more than the slowest compile of yours
+SHORT_S, LONG_S = 5.0, 90.0  # time limit of a collective where a wait is the expected end, and elsewhere
+ORPHANED = 17  # exit status of a worker whose leader is silent
+INFER = 1  # the header of a message: a body follows
+KNOWN_BREAK = "kv = cache[:, :4] if end < 5 else cache"  # the one place where the program may break the graph
+LOG = logging.getLogger("break_it")
+RUNS = {"fault + defence": (True, True), "fault alone": (True, False), "right program": (False, True)}
+
+
+@dataclass
+class Job:
+    """What a test gets to know of its rank."""
+
+    rank: int
+    world: int
+    store: Any
+    device: str = "cpu"
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the rank on which something is broken."""
+        return self.rank == self.world - 1
+
+
+@dataclass
+class End:
+    """How one rank ended: 'returned', 'raised', 'waited' (until a time limit) or 'exited'."""
+
+    how: str
+    value: Any = None
+    said: str = ""
+    code: int = 0
+
+
+# --- defences ---
+
+
+class Caught(RuntimeError):
+    """What a defence raises, on every rank."""
+
+
+def gather(value: Any) -> list[Any]:
+    """The values of all ranks, by rank."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    return every
+
+
+def announce(plan: Any) -> Any:
+    """The plan of rank 0, on every rank; the others' arguments are ignored."""
+    box = [plan]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def alike(what: str, values: dict[str, Any]) -> None:
+    """Raise on every rank where one of the values is not the same on all ranks, and name it."""
+    every = gather(values)
+    found = {name: [one.get(name, "(not set)") for one in every] for name in sorted(set().union(*every))}
+    differ = [f"{name}: {by_rank}" for name, by_rank in found.items() if len(set(map(repr, by_rank))) > 1]
+    if differ:
+        raise Caught(f"{what} differ by rank: {'; '.join(differ)}")
+
+
+def digest_of(x: torch.Tensor) -> str:
+    """Sixteen hex digits of a tensor's bits, with its dtype and shape: a NaN equals itself, and -0.0 is not 0.0."""
+    bits = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return hashlib.sha256(f"{x.dtype}{tuple(x.shape)}".encode() + bits).hexdigest()[:16]
+
+
+class Fingerprints:
+    """Compare each rank's weights with what they were; `take()` after an update that is meant."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]):
+        self.weights = weights
+        self.take()
+
+    def take(self) -> None:
+        self.kept = {name: digest_of(w) for name, w in self.weights.items()}
+
+    def check(self) -> None:
+        every = gather([name for name, w in self.weights.items() if digest_of(w) != self.kept[name]])
+        changed = {rank: names for rank, names in enumerate(every) if names}
+        if changed:
+            raise Caught(f"weights changed, by rank: {changed}")
+
+
+def compiled() -> dict[str, int]:
+    """How many graphs and breaks Dynamo has counted in this process."""
+    counters = torch._dynamo.utils.counters
+    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
+
+
+def since(before: dict[str, int]) -> dict[str, int]:
+    return {name: count - before[name] for name, count in compiled().items()}
+
+
+def first_break(function: Callable[..., Any], *args: Any) -> str:
+    """The line of the first graph break; '' where there is none."""
+    try:
+        torch.compile(function, backend="eager", fullgraph=True)(*args)
+    except torch._dynamo.exc.Unsupported as error:
+        mine = [frame.line for frame in error.real_stack if frame.name == function.__name__]
+        return mine[-1] or "" if mine else str(error).splitlines()[0]
+    return ""
+
+
+def send(meta: Any, preflight: bool) -> None:
+    """Broadcast a message: a header, and its body."""
+    if preflight:
+        try:
+            pickle.dumps(meta)
+        except Exception as error:  # an object's own pickling can raise anything
+            raise Caught(f"not sent: {error}") from error
+    dist.broadcast(torch.tensor([INFER]), 0)  # from here on the others wait for a body
+    dist.broadcast_object_list([meta], 0)
+
+
+def receive() -> Any:
+    dist.broadcast(torch.zeros(1, dtype=torch.int64), 0)
+    body = [None]
+    dist.broadcast_object_list(body, 0)
+    return body[0]
+
+
+def beat(store: Any, every: float = WINDOW_S / 10) -> None:
+    """Start a thread of the leader that changes a key for as long as the process lives."""
+
+    def beats() -> None:
+        count = 0
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever listened
+            while True:
+                store.set("heartbeat", str(count := count + 1))
+                time.sleep(every)
+
+    threading.Thread(target=beats, daemon=True).start()
+
+
+def leave(why: str) -> None:
+    os.write(2, f"watchdog: {why}, this worker leaves with exit status {ORPHANED}\n".encode())
+    os._exit(ORPHANED)
+
+
+def watchdog(store: Any, window: float, patience: float, on_silence: Callable[[str], Any] = leave) -> None:
+    """Call `on_silence` once where the leader's heartbeat stands still for `window` s, or its step for `patience` s."""
+    changed = dict.fromkeys(("heartbeat", "step"), time.monotonic())
+    last: dict[str, bytes] = {}
+
+    def listen() -> None:
+        while True:
+            for key in changed:
+                now = store.get(key)  # does not return while the store's process is stopped
+                if now != last.get(key):
+                    last[key], changed[key] = now, time.monotonic()
+            time.sleep(window / 10)
+
+    def watch() -> None:
+        limits = {"heartbeat": window, "step": patience}
+        while not (late := [k for k, limit in limits.items() if time.monotonic() - changed[k] > limit]):
+            time.sleep(window / 10)
+        on_silence(f"the leader's {late[0]} has not changed for {limits[late[0]]:g} s")
+
+    for part in (listen, watch):
+        threading.Thread(target=part, daemon=True).start()
+
+
+# --- tests: job, fault, defended -> what the judge reads ---
+
+
+def smoke(job: Job, fault: bool, defended: bool) -> Any:
+    """The leader has nothing to do in its third call, and the workers do not hear of it."""
+    heard, total = [], 0.0
+    for call in range(4):
+        mine = "noop" if fault and call == 2 and job.rank == 0 else "infer"
+        action = announce(mine) if defended else mine
+        heard.append(action)
+        if action == "infer":
+            x = torch.full((4,), float(call) if job.rank == 0 else 0.0, device=job.device)
+            dist.broadcast(x, 0)
+            dist.all_reduce(x)
+            total += float(x[0]) / job.world
+    return {"heard": heard, "total": total}
+
+
+def env(job: Job, fault: bool, defended: bool) -> Any:
+    """A setting is another one on the last rank, and with it the operation."""
+    os.environ["ATTENTION"] = "paged" if fault and job.last else "flash"
+    if defended:
+        alike("settings", {"ATTENTION": os.environ.get("ATTENTION"), "torch": torch.__version__})
+    x = torch.arange(4.0, device=job.device)
+    dist.all_reduce(x, dist.ReduceOp.MAX if os.environ["ATTENTION"] == "paged" else dist.ReduceOp.SUM)
+    return x.tolist()
+
+
+def compile_gate(job: Job, fault: bool, defended: bool) -> Any:
+    """The all-reduce of three tensor-parallel layers is hidden from the compiler."""
+
+    @torch.compiler.disable
+    def hidden(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            y = torch.relu(x @ up) @ down
+            x = x + (hidden(y) if fault else funcol.all_reduce(y, "sum", dist.group.WORLD))
+        return x
+
+    up, down = torch.full((8, 4), 0.1, device=job.device), torch.full((4, 8), 0.1, device=job.device)
+    before = compiled()
+    with torch.no_grad():
+        y = torch.compile(forward, backend="eager")(torch.ones(2, 8, device=job.device))
+    found = since(before)
+    if defended and found != {"graphs": 1, "breaks": 0}:
+        raise Caught(f"one graph was meant: {found}")
+    meant = (1 + 0.32 * job.world) ** 3  # a layer adds 0.32 of x a rank
+    return {**found, "right": bool(torch.allclose(y, torch.full_like(y, meant)))}
+
+
+def census(job: Job, fault: bool, defended: bool) -> Any:
+    """A log call stands before the one place where the graph may break."""
+
+    def attend(q: torch.Tensor, cache: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        if fault:
+            LOG.warning("attention backend: flash")
+        kv = cache[:, :4] if end < 5 else cache
+        return funcol.all_reduce(q * kv.sum(1), "sum", dist.group.WORLD)
+
+    args = torch.ones(2, 4, device=job.device), torch.ones(2, 8, 4, device=job.device), torch.tensor(3)
+    if defended and (where := first_break(attend, *args)) != KNOWN_BREAK:
+        raise Caught(f"another first break: {where or 'none'}")
+    with torch.no_grad():
+        return (torch.compile(attend, backend="eager")(*args) + 0).tolist()
+
+
+def guards(job: Job, fault: bool, defended: bool) -> Any:
+    """The warmup has another shape than the calls that follow."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(x * 2, "sum", dist.group.WORLD)
+
+    run = torch.compile(program, backend="eager", dynamic=False)
+    served = [torch.ones(rows, 4, device=job.device) for rows in (2, 3)]
+    with torch.no_grad():
+        for x in [torch.ones(1, 4, device=job.device)] if fault else served:
+            run(x)
+        before = compiled()
+        with torch.compiler.set_stance("fail_on_recompile") if defended else contextlib.nullcontext():
+            for x in served * 4:
+                run(x)
+    return {"recompiles": since(before)["graphs"]}
+
+
+def one_dimension(job: Job, fault: bool, defended: bool) -> Any:
+    """A length varies on one rank only; in the right program it varies on all."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(x.mean(0), "sum", dist.group.WORLD)
+
+    run, before = torch.compile(program, backend="eager"), compiled()
+    with torch.no_grad():
+        for length in (4, 4, 6, 6, 7):
+            run(torch.ones(4 if fault and not job.last else length, 4, device=job.device))
+    if defended:
+        alike("compile counts", since(before))
+    return {"recompiles": since(before)["graphs"] - 1}
+
+
+def orphan(job: Job, fault: bool, defended: bool, wedged: bool = False) -> Any:
+    """The leader is killed, and its workers wait for the next plan."""
+    if job.rank == 0:
+        beat(job.store)
+        job.store.set("step", "1")
+        gather("up")
+        if fault and not wedged:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # a wedged leader's thread still beats; a right one may take longer for a step than between two beats
+        time.sleep(PATIENCE_S + WINDOW_S if fault else 1.5 * WINDOW_S)
+        if not fault:
+            job.store.set("plan", "infer")
+        return "infer"
+    gather("up")
+    if defended:
+        watchdog(job.store.clone(), WINDOW_S, PATIENCE_S)
+    return job.store.get("plan").decode()
+
+
+def wedge(job: Job, fault: bool, defended: bool) -> Any:
+    """The leader is stuck in its step: its thread beats, and no plan comes."""
+    return orphan(job, fault, defended, wedged=True)
+
+
+def preflight(job: Job, fault: bool, defended: bool) -> Any:
+    """A message holds a lock, which cannot be pickled."""
+    meta = {"steps": 4, "lock": threading.Lock() if fault else None}
+    got: list[Any] = []
+    if job.rank == 0:
+        try:
+            send(meta, preflight=defended)
+        except Caught as error:
+            got.append(str(error))
+        send("end", preflight=defended)
+        return got
+    while (message := receive()) != "end":
+        got.append(message)
+    return got
+
+
+def digest(job: Job, fault: bool, defended: bool) -> Any:
+    """One element of an input is another one on rank 0."""
+    x = torch.tensor([1.0, 1.0, 1.0, float("nan")], device=job.device)
+    dist.broadcast(x, 0)
+    if fault and job.rank == 0:
+        x[2] += 1e-6
+    if defended:
+        alike("inputs", {"x": digest_of(x)})
+    return x[:3].tolist()
+
+
+def fingerprint(job: Job, fault: bool, defended: bool) -> Any:
+    """One weight of the last rank's shard changes; an update that is meant does so on all ranks."""
+    shard = {"w": torch.ones(4, device=job.device) * (job.rank + 1)}
+    watched = Fingerprints(shard)
+    shard["w"] *= 2
+    watched.take()
+    if fault and job.last:
+        shard["w"][0] *= 1.0001
+    if defended:
+        watched.check()
+    return shard["w"].tolist()
+
+
+# --- judges ---
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test: its function, what is expected of fault and defence together, and of a right program's values."""
+
+    body: Callable[[Job, bool, bool], Any]
+    defence: str
+    caught: Callable[[list[End]], bool]
+    right: Callable[[list[Any]], bool]
+    waits: bool = False  # without the defence a rank waits: a short time limit ends that
+
+
+def raises(*words: str) -> Callable[[list[End]], bool]:
+    """Every rank raises, and says these words."""
+    return lambda ends: all(e.how == "raised" and all(word in e.said for word in words) for e in ends)
+
+
+def left(leader: Callable[[End], bool], word: str) -> Callable[[list[End]], bool]:
+    """Every worker has left by its watchdog, which says why."""
+    return lambda ends: (
+        leader(ends[0]) and all(e.code == ORPHANED and f"the leader's {word}" in e.said for e in ends[1:])
+    )
+
+
+def calls(third: str, total: float) -> Callable[[list[Any]], bool]:
+    return lambda values: (
+        values == [{"heard": ["infer", "infer", third, "infer"], "total": total}] * len(values)
+    )
+
+
+def sums(values: list[Any]) -> bool:
+    return values == [[float(i * len(values)) for i in range(4)]] * len(values)
+
+
+TESTS = {
+    "smoke": Test(
+        smoke, "the leader announces each call",
+        lambda ends: all(e.how == "returned" for e in ends) and calls("noop", 4.0)([e.value for e in ends]),
+        calls("infer", 6.0), waits=True),
+    "env": Test(env, "settings are compared", raises("settings differ", "ATTENTION", "flash", "paged"), sums),
+    "compile-gate": Test(
+        compile_gate, "graphs and breaks are counted", raises("one graph was meant"),
+        lambda values: values == [{"graphs": 1, "breaks": 0, "right": True}] * len(values)),
+    "census": Test(
+        census, "the first break has to be the known one", raises("another first break: LOG.warning"),
+        lambda values: values == [[[4.0 * len(values)] * 4] * 2] * len(values)),
+    "guards": Test(
+        guards, 'torch.compiler.set_stance("fail_on_recompile")', raises("fail_on_recompile"),
+        lambda values: values == [{"recompiles": 0}] * len(values)),
+    "one-dimension": Test(
+        one_dimension, "compile counts are compared", raises("compile counts differ", "graphs"),
+        lambda values: values == [{"recompiles": 1}] * len(values)),
+    "orphan": Test(
+        orphan, "watchdog: heartbeat", left(lambda end: end.code == -signal.SIGKILL, "heartbeat"),
+        lambda values: set(values) == {"infer"}, waits=True),
+    "wedge": Test(
+        wedge, "watchdog: step", left(lambda end: end.how == "returned", "step"),
+        lambda values: set(values) == {"infer"}, waits=True),
+    "preflight": Test(
+        preflight, "pickled before the header",
+        lambda ends: "cannot pickle" in str(ends[0].value) and all(e.value == [] for e in ends[1:]),
+        lambda values: values == [[]] + [[{"steps": 4, "lock": None}]] * (len(values) - 1), waits=True),
+    "digest": Test(
+        digest, "digests of inputs are compared", raises("inputs differ by rank: x"),
+        lambda values: values == [[1.0] * 3] * len(values)),
+    "fingerprint": Test(
+        fingerprint, "fingerprints of weights, against earlier ones", raises("weights changed", "['w']"),
+        lambda values: values == [[2.0 * (rank + 1)] * 4 for rank in range(len(values))]),
+}  # fmt: skip
+
+
+def judge(test: Test, run: str, ends: list[End]) -> dict[str, Any]:
+    """A row: whether the run ended as it has to, how, and what was said."""
+    caught = all(e.how != "waited" for e in ends) and test.caught(ends)
+    returned = all(e.how == "returned" for e in ends)
+    passed = returned and test.right([e.value for e in ends])
+    how = (
+        "caught"
+        if caught
+        else "waits"
+        if any(e.how == "waited" for e in ends)
+        else "silent"
+        if returned
+        else "error"
+    )
+    if run == "right program":
+        how = "passes" if passed else "wrong result" if returned else "false alarm"
+    said = "; ".join(f"rank {r}: {e.said or e.value}" for r, e in enumerate(ends))
+    return {
+        "run": run,
+        "good": {"fault + defence": caught, "fault alone": not caught}.get(run, passed),
+        "how": how,
+        "said": said,
+    }
+
+
+# --- processes ---
+
+
+def limit_of(test: Test, run: str) -> float:
+    return SHORT_S if test.waits and run == "fault alone" else LONG_S
+
+
+def ending(play: Callable[[], Any]) -> End:
+    """Call a test, and say how it ended."""
+    try:
+        return End("returned", play())
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return End("waited" if re.search(r"tim(ed|e) ?out", said, re.IGNORECASE) else "raised", None, said)
+
+
+def child(name: str, test: Test, run: str, pipe: int, said: int) -> None:
+    """A rank of one run: connects, plays, reports, and stays until it is killed, as a server does."""
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    rank, world, local = (int(os.environ[key]) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    if cuda:
+        torch.cuda.set_device(local)
+    limit = timedelta(seconds=limit_of(test, run))
+    store = dist.PrefixStore(name, connect())
+    store.set(f"here/{rank}", "")
+    store.wait([f"here/{r}" for r in range(world)], timedelta(seconds=LONG_S))
+    store.set_timeout(limit)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=rank, world_size=world, timeout=limit
+    )
+    job = Job(rank, world, store, f"cuda:{local}" if cuda else "cpu")
+    end = ending(lambda: test.body(job, *RUNS[run]))
+    os.write(pipe, json.dumps(asdict(end)).encode())
+    os.close(pipe)
+    time.sleep(10 * LONG_S)
+
+
+def connect() -> Any:
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(*where, is_master=False, timeout=timedelta(seconds=LONG_S))
+
+
+def fork(name: str, test: Test, run: str, store: Any) -> list[End]:
+    """Run one test in a fresh process for each rank; returns the ends of all, by rank."""
+    (reads, writes), (held, lifeline) = os.pipe(), os.pipe()
+    with tempfile.TemporaryFile() as said:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(lifeline)
+                threading.Thread(target=lambda: (os.read(held, 1), os._exit(1)), daemon=True).start()
+                child(name, test, run, writes, said.fileno())
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(writes)
+        os.close(held)
+        try:
+            text, until = b"", time.monotonic() + 2 * LONG_S
+            while select.select([reads], [], [], max(0.0, until - time.monotonic()))[0]:
+                if not (piece := os.read(reads, 65536)):
+                    break
+                text += piece
+            if text:
+                end = End(**json.loads(text))
+            elif time.monotonic() >= until:
+                end = End("waited", said=f"no end within {2 * LONG_S:g} s")
+            else:
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                pid, _ = 0, said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines()
+                end = End(
+                    "exited", said=f"exit status {code}" + (f", {lines[-1]}" if lines else ""), code=code
+                )
+            store.set(f"{name}/end/{os.environ['RANK']}", json.dumps(asdict(end)))
+            keys = [f"{name}/end/{rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
+            store.wait(keys, timedelta(seconds=3 * LONG_S))
+            return [End(**json.loads(store.get(key))) for key in keys]
+        finally:
+            os.close(reads)
+            os.close(lifeline)
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break a distributed program on purpose.")
+    parser.add_argument("tests", nargs="*", metavar="TEST", help=f"of {', '.join(TESTS)}; all without")
+    parser.add_argument("--json", metavar="FILE", help="write what came of each run")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.tests if name not in TESTS]:
+        parser.error(f"unknown test {unknown[0]!r}: there is {', '.join(TESTS)}")
+    if "TORCHELASTIC_RUN_ID" not in os.environ or int(os.environ["WORLD_SIZE"]) < 2:
+        parser.error("start it with torchrun and at least two processes")
+    if (
+        not torch.cuda.device_count()
+    ):  # a process that has used CUDA cannot fork; elsewhere this saves seconds a run
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+        torch._dynamo.reset()
+    store, rows = connect(), []
+    talks = os.environ["RANK"] == "0"
+    for name in asked.tests or TESTS:
+        for run in RUNS:
+            began = time.monotonic()
+            row = judge(TESTS[name], run, fork(f"break_it/{name}/{run}", TESTS[name], run, store))
+            rows.append({"test": name, **row, "seconds": round(time.monotonic() - began, 1)})
+        if talks:
+            told = "   ".join(f"{row['run']}: {row['how']:7}" for row in rows[-3:])
+            print(
+                f"{name:14}{'ok ' if all(row['good'] for row in rows[-3:]) else 'BAD'}   {told}", flush=True
+            )
+    bad = [row for row in rows if not row["good"]]
+    if talks:
+        for row in bad:
+            print(f"{row['test']}, {row['run']}: {row['how']}: {row['said'][:400]}")
+        print(f"{len(rows) - len(bad)} of {len(rows)} runs ended as they have to")
+        if asked.json:
+            with open(asked.json, "w", encoding="utf-8") as file:
+                json.dump(rows, file, indent=1)
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Right answers to the exercises of lesson 15 that take another way than the lesson's solutions."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from lessons.break_it import wrong
+
+
+class InIntegers:
+    """Bits as integers, compared by all-reduces of minimum and maximum; the fault swaps two elements."""
+
+    def fault(self, x, rank):
+        return x[[1, 2, 0, 3]] if rank == 0 else x
+
+    def defence(self, x):
+        least, most = x.view(torch.int32).clone(), x.view(torch.int32).clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        if not torch.equal(least, most):
+            raise AssertionError("drift")
+
+    def judge(self, ends):
+        return {end.said.partition(":")[0] for end in ends} == {"AssertionError"}
+
+
+class ByCounters:
+    """Counts before and after; the fault warms up one tensor of two."""
+
+    def warm_up(self, run, served, fault):
+        for x in served[: 1 if fault else None]:
+            run(x)
+
+    def defence(self, serve):
+        counters = torch._dynamo.utils.counters["stats"]
+        before = counters["unique_graphs"]
+        serve()
+        if counters["unique_graphs"] != before:
+            raise RuntimeError("compiled after the warmup")
+
+    def judge(self, ends):
+        return all("compiled after" in end.said for end in ends)
+
+
+class BySaving:
+    """torch.save pickles, too; the fault is a generator."""
+
+    def fault(self):
+        return (x for x in ())
+
+    def defence(self, message):
+        try:
+            torch.save(message, io.BytesIO())
+        except Exception as error:
+            raise ValueError("no message") from error
+
+    def judge(self, ends):
+        return [end.value for end in ends] == ["ValueError: no message", 0]
+
+
+def with_a_timeout(store, window, patience, on_silence):
+    """One thread; a store that does not answer raises."""
+
+    def watch():
+        mine, last = store.clone(), {}
+        mine.set_timeout(timedelta(seconds=window / 2))
+        limits = {"heartbeat": window, "step": patience}
+        changed = dict.fromkeys(limits, time.monotonic())
+        while all(time.monotonic() - changed[key] < limit for key, limit in limits.items()):
+            for key in limits:
+                try:
+                    now = mine.get(key)
+                except dist.DistStoreError:
+                    continue
+                if now != last.get(key):
+                    last[key], changed[key] = now, time.monotonic()
+            time.sleep(window / 10)
+        on_silence()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def as_sets():
+    return {job: ({ranks[0]}, *more) for job, (ranks, *more) in wrong.RIGHT_JOBS.items()}
+
+
+RIGHT = {
+    "break_it.digest": (InIntegers,),
+    "break_it.guards": (ByCounters,),
+    "break_it.preflight": (BySaving, wrong.Preflight),
+    "break_it.watchdog": (with_a_timeout,),
+    "break_it.jobs": (as_sets,),
+}

@@ -1,0 +1,104 @@
+"""What was asked against what was got: each switch once with an effect and once without, on two ranks."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config
+
+import labkit
+from labkit.look import switches
+from labkit.look.call import look
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "switches.py")
+INDUCTOR = "torch._inductor.config."
+DDP = "DDPOptimizer"
+PREFETCH = "set_modules_to_forward_prefetch"
+OVERLAP = f"{INDUCTOR}aten_distributed_optimizations.enable_overlap_scheduling"
+
+
+ONE_RANK = "torch.distributed.config.compile_on_one_rank"
+
+
+def case(path: str, kind: str, caches: bool) -> None:
+    torch._dynamo.reset()
+    # a pass does not run for what comes from a cache
+    with torch._inductor.config.patch(force_disable_caches=not caches):
+        runpy.run_path(path)["KINDS"][kind]()
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The rows of a kind: each runs once, on two ranks with a cache of their own."""
+    cache, kept = str(tmp_path_factory.mktemp("cache")), {}
+    env = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    with labkit.Ranks(2, device="cpu", backend="gloo", timeout=600, stall=None, env=env, quiet=True) as ranks:
+
+        def run(kind: str, caches: bool = False):
+            if caches or kind not in kept:
+                kept[kind] = switches.rows(look(ranks, case, SCRIPT, kind, caches))
+            return kept[kind]
+
+        yield run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "switch", "said"),
+    [
+        ("cut", DDP, ["did cut Net.forward into 2 graphs; DDP has 2 buckets"]),
+        ("one bucket", DDP, ["no effect, because it found the parameters of 1 bucket", "DDP has 1 bucket"]),
+        ("prefetch", PREFETCH, ["did 5 gathers early, of 5 asked for"]),
+        ("late prefetch", PREFETCH, ["no effect, because its parameters were gathered already"]),
+        ("prefetch", "fully_shard", ["called 15 times; FSDP2's hook before the forward ran 15 times"]),
+        ("prefetch", "fully_shard", ["did 15 gathers outside of graphs", "0 in graphs"]),
+        ("bypass", "fully_shard", ["bypasses FSDP2's hooks in 1 of 1 modules: called 5 times"]),
+        (
+            "bucket",
+            f"{INDUCTOR}bucket_all_gathers_fx",
+            ["did change", "before: 2 all_gather", "after: 1 all_gather"],
+        ),
+        (
+            "lone gather",
+            f"{INDUCTOR}bucket_all_gathers_fx",
+            ["no effect, because a bucket needs two", "1 all_gather"],
+        ),
+        ("overlap", OVERLAP, ["did change a graph", "before: 4 all_gather", "after: 1 all_gather"]),
+        pytest.param(
+            "nothing to overlap",
+            OVERLAP,
+            ["no effect, because no graph of 1 has a collective"],
+            marks=pytest.mark.full,
+        ),
+        ("async tp", f"{INDUCTOR}_micro_pipeline_tp", ["no effect, because", "2 all_gather_into_tensor"]),
+        ("graphs", "CUDA graphs", ["no effect, because there is no GPU in the graphs"]),
+        (
+            "one rank",
+            ONE_RANK,
+            ["did 1 lookups", "graphs of ranks are equal", "rank 1 compiled 1, 0 of them"],
+        ),
+        pytest.param(
+            "one rank, no lookup", ONE_RANK, ["no effect, because no graph looks up"], marks=pytest.mark.full
+        ),
+    ],
+)
+def test_a_switch_says_what_it_did_or_why_it_had_no_effect(rows, kind, switch, said):
+    found = rows(kind)
+    got = found[found["switch"] == switch]["got"]
+    assert any(all(part in one for part in said) for one in got), found.to_string()
+
+
+@pytest.mark.slow
+def test_a_switch_that_nobody_set_has_no_row(rows):
+    assert set(rows("no switch")["switch"]) <= {"torch.compile", "Inductor's cache"}
+
+
+@pytest.mark.slow
+def test_a_pass_that_did_not_run_again_cannot_tell(rows):
+    rows("bucket", caches=True)
+    found = rows("bucket", caches=True).set_index("switch")["got"]
+    said = found[f"{INDUCTOR}bucket_all_gathers_fx"]
+    assert said.startswith("cannot tell, because all 1 graphs came from Inductor's cache"), said
