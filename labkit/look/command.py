@@ -114,7 +114,8 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         return looked
     traces = f"the script failed; the traces are in {LOGS}/" if hurry else _tlparse(folder)
     if looked is None or early:
-        name = looked.name if looked is not None else folder.name
+        target = [*(given.module or given.script or ()), folder.name][0]
+        name = looked.name if looked is not None else os.path.basename(target)
         said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
     else:
         looked.failed = bool(failure)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import calls, costs, effects, journal, made, replicas
-from labkit.look.graphs import without_sizes
+from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
@@ -33,6 +33,11 @@ GUARDS = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table 
 OTHER_VERSION = "another version of labkit wrote it; run the script again with this one"
 COMPARED = (
     "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
+)
+NUMBERS_ONLY = "only numbers differ"
+STAGED = (
+    "ranks send each other messages in other orders, as the stages of a pipeline do: what they run and compile differs"
+    " by design, and was not compared"
 )
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
@@ -166,8 +171,11 @@ class Look:
 
     @functools.cached_property
     def _apart(self) -> str:
-        if self.staged:
-            return ""
+        return ("" if self.staged else self._ran_apart) or next(iter(self.unequal()), "")
+
+    @functools.cached_property
+    def _ran_apart(self) -> str:
+        """Where ranks ran or compiled different things; '' if nowhere."""
         first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
@@ -178,24 +186,44 @@ class Look:
                 why = self._only_on() if name == "recompiles" else ""
                 return f"{name}: {said}{why}"
         for title, compared in self.differing("dynamo"):
-            if title in self.resized():
-                continue
-            return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
+            if title not in self.resized():
+                among = " and ".join(compared.names)
+                told = self._renumbered.get(title) or f"{compared.different} lines differ"
+                return f"the graph of {title}: {told} between {among}"
         for title, ranks in self.partial():
             return f"{title} was compiled on rank {ranks} only"
-        return next(iter(self.unequal()), "")
+        return ""
+
+    @functools.cached_property
+    def _renumbered(self) -> dict[str, str]:
+        """The titles of compiles whose graphs differ in numbers only that are no sizes, and which numbers, in words."""
+        found = {}
+        for title in dict.fromkeys(title for title, _ in self.differing("dynamo")):
+            if apart := other_numbers(list(self._codes(title))):
+                shown = ", ".join(" and ".join(each) for each in apart[:3])
+                found[title] = f"{NUMBERS_ONLY} ({shown}{', ...' if len(apart) > 3 else ''})"
+        return found
+
+    def _codes(self, title: str) -> pd.Series:
+        """The code of a compile on each rank, by its title."""
+        table = self.whole["graphs"]
+        return table[table["compile_id"].add(" ").add(table["name"]) == title]["code"]
 
     def unequal(self) -> list[str]:
         """Describe what ranks sent or hold otherwise, though they may have done the same."""
         return [*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"])]
 
-    @property
+    @functools.cached_property
     def staged(self) -> bool:
-        """Whether ranks are stages of a pipeline, and send each other messages: these differ by design."""
+        """Whether ranks differ in what they ran, and send each other messages as the stages of a pipeline do."""
         events = self.record.events
-        return bool(self.provenance.get("pipeline")) and bool(
-            events["name"][events["kind"] == "collective"].map(point_to_point).any()
-        )
+        called = events[events["kind"] == "collective"]
+        sent = called[called["name"].map(point_to_point).astype(bool)]
+        if sent.empty or not self._ran_apart:
+            return False
+        # the first stage sends first; in a ring every rank does the same
+        orders = {tuple(sent[sent["rank"] == rank]["name"].map(collective_op)) for rank in self.ranks}
+        return bool(self.provenance.get("pipeline")) or len(orders) > 1
 
     def verdict(self) -> str:
         """Return in one sentence whether ranks did the same, with what was compared."""
@@ -205,10 +233,11 @@ class Look:
             return f"not compared: rank {', '.join(map(str, self.missing))}, which wrote nothing{rest}"
         if len(self.ranks) < 2:
             return "one rank: nothing to compare"
-        if self.staged:
-            return "stages of a pipeline differ by design: ranks were not compared"
         if self.apart():
             return f"ranks differ: {self.apart()}"
+        if self.staged:
+            same = f"; the same: {'; '.join(self.compared())}" if self.compared() else ""
+            return f"{STAGED}{same}"
         sizes = f"; graphs that differ in sizes only: {', '.join(self.resized())}" if self.resized() else ""
         who = f"in the {self.unit}s before the failure ranks" if self.failed else "all ranks"
         return f"{who} did the same in what was compared: {'; '.join(self.compared())}{sizes}"
@@ -216,7 +245,8 @@ class Look:
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
         held = replicas.compared(self.held["replicas"]).values()
-        return [COMPARED, *filter(None, [calls.compared(self.held["calls"])]), *held]
+        ran = "" if self.staged else COMPARED
+        return [*filter(None, [ran, calls.compared(self.held["calls"])]), *held]
 
     def partial(self) -> list[tuple[str, str]]:
         """Return what only some of the ranks compiled: its title, and these ranks."""
@@ -257,12 +287,14 @@ class Look:
 
     @functools.cached_property
     def _resized(self) -> list[str]:
-        table, found = self.whole["graphs"], []
-        for title, _ in self.differing("dynamo"):
-            mine = table[table["compile_id"].add(" ").add(table["name"]) == title]
-            if mine["code"].map(without_sizes).nunique() == 1:
-                found.append(title)
-        return list(dict.fromkeys(found))
+        titles = dict.fromkeys(title for title, _ in self.differing("dynamo"))
+        return [title for title in titles if self._codes(title).map(without_sizes).nunique() == 1]
+
+    def take_for_alike(self) -> None:
+        """Let a compile whose graphs differ in sizes or numbers only be the same region on all ranks."""
+        graphs = self.record.graphs
+        title = graphs["compile_id"] + " " + graphs["name"]
+        graphs["digest"] = graphs["digest"].where(~title.isin([*self.resized(), *self._renumbered]), title)
 
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
@@ -392,7 +424,9 @@ def together(reports: list[Report]) -> Look:
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
     notes[:0] = _factor([one.provenance for one in reports])
-    return Look(reports[0].title, merged, whole, shown, notes, missing, held)
+    looked = Look(reports[0].title, merged, whole, shown, notes, missing, held)
+    looked.take_for_alike()
+    return looked
 
 
 def _factor(about: list[dict[str, Any]]) -> list[str]:

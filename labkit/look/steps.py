@@ -17,6 +17,7 @@ import torch
 from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
+from labkit.records.compile_log import Compile
 from labkit.torch_compat import hide_from_dynamo
 
 __all__ = ["LATER", "Options", "Steps", "watching"]
@@ -62,7 +63,8 @@ class Steps:
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
         seen: What switches did.
-        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`.
+        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`, without those
+            in which something was compiled.
     """
 
     def __init__(self, options: Options, done: Callable[[], None] = lambda: None) -> None:
@@ -77,6 +79,7 @@ class Steps:
         self.seen = Seen()
         self.took: dict[str, list[float]] = {"recorded": [], "later": []}
         self._clock = 0.0  # when the step that is timed began
+        self._compiled = False  # whether something was compiled since
         self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
@@ -97,7 +100,7 @@ class Steps:
         try:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
-                of.recorded += first and self.rec is not None
+                of.recorded += first and self.open and self.rec is not None
             return made(*args, **kwargs)
         finally:
             self._inside = False
@@ -130,13 +133,18 @@ class Steps:
         """Note that there is an optimizer."""
         self._trains = True
 
+    def compiles(self, _: Compile) -> None:
+        """Note that a compile begins or ends."""
+        self._compiled = True
+
     # --- recording ---
 
     def _begin(self) -> None:
         if self.open:
             return
         if self._over:
-            self._clock = self._clock or time.perf_counter()
+            if not self._clock:
+                self._start_clock()
             return
         self.open = True
         self.found += 1
@@ -147,7 +155,10 @@ class Steps:
         if self.rec is not None:
             mark = self.rec.step if self._trains or self.options.step else self.rec.forward
             self._mark.enter_context(mark())
-            self._clock = time.perf_counter()
+            self._start_clock()
+
+    def _start_clock(self) -> None:
+        self._clock, self._compiled = time.perf_counter(), False
 
     def _start(self) -> None:
         self.since_ns = time.time_ns()
@@ -161,7 +172,8 @@ class Steps:
 
     def _end(self) -> None:
         if self._clock:
-            self.took["later" if self._over else "recorded"].append(time.perf_counter() - self._clock)
+            if not self._compiled:
+                self.took["later" if self._over else "recorded"].append(time.perf_counter() - self._clock)
             self._clock = 0.0
             self._timed = len(self.took["later"]) >= LATER
         if not self.open:
@@ -189,6 +201,7 @@ def watching(steps: Steps) -> Iterator[None]:
         steps: Hears of them.
     """
     install().keep_stages = True
+    install().listeners.append(steps.compiles)
     compile_, init = torch.compile, torch.optim.Optimizer.__init__
 
     @functools.wraps(compile_)
@@ -219,6 +232,7 @@ def watching(steps: Steps) -> Iterator[None]:
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
         install().keep_stages = False
+        install().listeners.remove(steps.compiles)
         steps.seen.close()
         steps.close()
 
