@@ -186,10 +186,11 @@ def _recompiles(looked: Look) -> list[Cause]:
         often = Counter(map(form, mine["reason"])).most_common(1)
         reason = next((r for r in mine["reason"] if form(r) == often[0][0]), "") if often else ""
         own, library = _own_line(looked, name, where)
-        title, why = name, looked.guard_of(name, rank) if len(mine) else ""
+        title, verb, why = name, "was", looked.guard_of(name, rank) if len(mine) else ""
         fix = _fix(reason)
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
             title, own, library = _titles(objects), objects["place"].iloc[0], ""
+            verb = "were" if len(objects) > 1 else "was"
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
                 fix = (
@@ -197,7 +198,7 @@ def _recompiles(looked: Look) -> list[Cause]:
                     if len(over)
                     else "expected for each object"
                 )
-        said = f"{title} was compiled {count} times"
+        said = f"{title} {verb} compiled {count} times"
         if len(over):
             said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
         cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"

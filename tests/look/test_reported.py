@@ -101,7 +101,7 @@ CASES = [
     Case(
         "late_adapters", DONE,
         [r"ranks differ: .*(parameters|replica)", r"\.a\b", r"\.b\b", r"fully_shard"],
-        unsaid=[SAME],
+        unsaid=[SAME], in_ci=True,
     ),
     Case(
         "library_model", DONE,
@@ -118,27 +118,30 @@ CASES = [
         "metrics", DONE,
         [at("metrics", "distance.item()") + r".*graph break: .*; .*resumed at metrics\.py:\d+ was compiled \d+ times",
          "the value from the break changes", "take its value outside"],
-        unsaid=["___stack", "2. ", *ADVICE_ON_TORCHS_OWN],
+        unsaid=["___stack", "2. ", *ADVICE_ON_TORCHS_OWN], in_ci=True,
     ),
     Case(
         "never_called", NO_STEP,
         [r"DistributedDataParallel\.forward.*" + at("never_called", "torch.compile(self.wrapped") + ".*never called"],
+        in_ci=True,
     ),
     Case(
         "noisy_router", FAILED,
-        [r"CheckpointError", at("noisy_router", "loss.backward()"), at("noisy_router", "x = checkpoint(layer")],
+        # the stack of a backward has no line of its forward; that nothing was compiled refutes torch's tip
+        ["CheckpointError", "Recomputed values", at("noisy_router", "loss.backward()"),
+         "nothing was compiled|until thenNone"],
         unsaid=[SAME],
     ),
     Case(
         "norm_on_rank_0", FAILED,
         # a rank that is killed takes what it knew of its collectives along: no first difference
         ["rank 0 died", at("norm_on_rank_0", "p.full_tensor()"), at("norm_on_rank_0", "loss = (model(x) - x)")],
-        unsaid=[SAME],
+        unsaid=[SAME], in_ci=True,
     ),
     Case(
         "pipeline", FAILED,
         [at("pipeline", "schedule.step(batch[:, :-1])"), "ValueError|RuntimeError"],
-        unsaid=[SAME],
+        unsaid=[SAME], in_ci=True,
     ),
     Case(
         "processor_per_block", DONE,
@@ -193,7 +196,7 @@ CASES = [
         "two_heads", DONE,
         ["6 of 6 parameters under DDP differ", "once for each object",
          r"Linear\.forward at " + at("two_heads", "torch.compile(model.module.label")
-         + r", Linear\.forward at " + at("two_heads", "torch.compile(model.module.domain") + " was compiled 2 times"],
+         + r", Linear\.forward at " + at("two_heads", "torch.compile(model.module.domain") + " were compiled 2 times"],
         [r"Adapter\.features at " + at("two_heads", "torch.compile(model.module.features")],
         unsaid=["mark_dynamic", "Adapter.forward"],
     ),
@@ -236,7 +239,7 @@ def test_report(case: Case, tmp_path):
     page = tmp_path / "page" / "index.html"
     assert page.exists() == (case.status != NO_STEP)
     body = page.read_text(encoding="utf-8").partition("</style>")[2] if page.exists() else ""
-    plain = html.unescape(re.sub("<[^>]+>", "", body))
+    plain = html.unescape(re.sub("<[^>]+>", "", body.replace("</td>", " ")))
     for said in [*case.said, *case.page] if body else []:
         assert re.search(said, plain), f"{said!r} is not on the page"
 

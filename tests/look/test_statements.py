@@ -150,7 +150,7 @@ def again(reasons: list[str], name: str = "inner", place: str = WRAPPER) -> dict
 def test_modules_of_torch_that_share_a_function_are_compiled_once_each():
     sizes = "tensor 'fn._parameters['bias']' size mismatch at index 0. expected 5, actual 2"
     (cause,) = causes(look(again([sizes]) | {"asked": shared(["train.py:15", "train.py:16"])}))
-    assert "Linear.forward at train.py:15, Linear.forward at train.py:16 was compiled 2 times" in cause.said
+    assert "Linear.forward at train.py:15, Linear.forward at train.py:16 were compiled 2 times" in cause.said
     assert "once for each object" in cause.why and "mark_dynamic" not in cause.fix and not cause.library
     batch = "tensor 'args[0]' size mismatch at index 0. expected 16, actual 24"
     for places, guards in (

@@ -10,7 +10,8 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(rank)
     width, batch = 64, 32
-    stage = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width if rank == 0 else 1))
+    head = [nn.LayerNorm(width), nn.Linear(width, 1)]
+    stage = nn.Sequential(nn.Linear(width, width), nn.ReLU(), *(head if rank else []))
     stage = torch.compile(stage, backend="eager")
     opt = torch.optim.SGD(stage.parameters(), lr=1e-3)
     for step in range(8):
