@@ -306,6 +306,8 @@ class Look:
             For each compile whose text differs, its title and the `Diff`.
         """
         table, text = (self.whole["graphs"], "code") if stage == "dynamo" else (self.whole["guards"], "text")
+        if len(self.ranks) < 2:  # also where nothing was compiled, and no step recorded
+            return []
         first, found = self.ranks[0], []
         mine = table[table["rank"] == first].set_index("compile_id")
         for rank in self.ranks[1:]:

@@ -90,6 +90,10 @@ def test_ranks_that_ran_graphs_of_other_sizes_or_numbers_took_the_same_branch(ot
     assert ("same branches" in fix) == ("region" in said) and ("rank's own" in fix) == ("numbers" in said)
 
 
+def test_ranks_that_compiled_nothing_before_they_failed_are_read():
+    assert look({}, {}).steps == 0 and look({}, {}).differing("dynamo") == []
+
+
 def test_the_splits_of_an_exchange_are_sizes():
     code = (
         'y: "f32[{0}, 8][8, 1]cpu" = torch.ops._c10d_functional.all_to_all_single(x, [{0}, 4], [{0}, 2], "0")'
