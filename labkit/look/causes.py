@@ -90,16 +90,18 @@ class Cause:
 
 @dataclass(frozen=True)
 class Folded:
-    """Breaks of torch's own: whose, what to do, and the places and executions per step."""
+    """Breaks of torch's own: whose, what to do, places, executions per step, and frames given up for them."""
 
     owner: str
     advice: str
     places: tuple[str, ...]
     executed: float
+    given_up: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
-        return f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        said = f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
 
 def causes(looked: Look) -> list[Cause]:
@@ -112,17 +114,25 @@ def causes(looked: Look) -> list[Cause]:
 def folded(looked: Look) -> list[Folded]:
     """Return torch's own breaks and frames given up, by owner."""
     places: dict[str, set[str]] = {}
+    given_up: dict[str, dict[str, None]] = {}
     executed: Counter[str] = Counter()
     rows = looked.whole["breaks"].drop_duplicates(["name", "reason", "place", "text"])
     for row in rows.itertuples():
         if _LIMIT not in row.reason and (owner := owner_of(row.text)):
             places.setdefault(owner, set()).add((libraries_of(row.text) or [row.place])[-1])
+            stands = [
+                place for place in (row.place, *libraries_of(row.text)) if place.endswith(f"({row.name})")
+            ]
+            stands = [place for place in stands if not place.startswith("torch/")]
+            given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "skip" else []))
     ran = looked.record.breaks.groupby(["rank", "text"])["executed"].sum().groupby("text").max()
     for text, count in ran.items():
         if owner := owner_of(str(text)):
             executed[owner] += count / max(looked.steps, 1)
     advice = dict(OWNERS.values())
-    return [Folded(o, advice[o], tuple(sorted(at)), executed[o]) for o, at in places.items()]
+    return [
+        Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()
+    ]
 
 
 def _fix(reason: str, otherwise: str = "") -> str:

@@ -290,12 +290,6 @@ class Look:
         titles = dict.fromkeys(title for title, _ in self.differing("dynamo"))
         return [title for title in titles if self._codes(title).map(without_sizes).nunique() == 1]
 
-    def take_for_alike(self) -> None:
-        """Let a compile whose graphs differ in sizes or numbers only be the same region on all ranks."""
-        graphs = self.record.graphs
-        title = graphs["compile_id"] + " " + graphs["name"]
-        graphs["digest"] = graphs["digest"].where(~title.isin([*self.resized(), *self._renumbered]), title)
-
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
 
@@ -426,9 +420,15 @@ def together(reports: list[Report]) -> Look:
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
     notes[:0] = _factor([one.provenance for one in reports])
-    looked = Look(reports[0].title, merged, whole, shown, notes, missing, held)
-    looked.take_for_alike()
-    return looked
+    _take_for_alike(merged, Look("", merged, whole, shown))
+    return Look(reports[0].title, merged, whole, shown, notes, missing, held)
+
+
+def _take_for_alike(record: Record, looked: Look) -> None:
+    """Let a compile whose graphs differ in sizes or numbers only be the same region on all ranks of a record."""
+    graphs = record.graphs
+    title = graphs["compile_id"] + " " + graphs["name"]
+    graphs["digest"] = graphs["digest"].where(~title.isin([*looked.resized(), *looked._renumbered]), title)
 
 
 def _factor(about: list[dict[str, Any]]) -> list[str]:

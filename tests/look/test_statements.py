@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from labkit.look import found, made, switches
-from labkit.look.causes import causes
+from labkit.look.causes import causes, folded
 from labkit.look.effects import TYPES as EFFECTS
 from labkit.look.made import Made
 from labkit.records.record import TABLES
@@ -212,6 +212,21 @@ def test_a_compile_without_a_graph_says_what_stood_before_it():
     assert "broke before the first layer" in said and fix.endswith("DDP(torch.compile(module))")
     said, fix = why(False)  # module.compile() of nn.Sequential: no break, and no graph
     assert "broke" not in said and "before fully_shard" in fix and "your own" in fix
+
+
+def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
+    hook = "torch/distributed/fsdp/_fully_shard/_fsdp_common.py:30 (wrapper)"
+    inner = ["lib/model.py:44 (Model.forward)", "lib/model.py:80 (Decoder.forward)", hook]
+    text = "skipped\n\nIn libraries:\n" + "\n".join(f"  {place}" for place in inner)
+    row = {"reason": "skipped", "place": "train.py:9 (main)", "text": text}
+    rows = [
+        row | {"kind": "skip", "name": name, "compile_id": f"{i}/0"}
+        for i, name in enumerate(["Decoder.forward", "wrapper"])
+    ]
+    (one,) = folded(look({"breaks": [*rows, row | {"kind": "break", "name": "Model.forward"}]}))
+    assert str(one).endswith(
+        "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
+    )
 
 
 class Adapter(torch.nn.Module):
