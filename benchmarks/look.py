@@ -2,7 +2,7 @@
 
     python benchmarks/look.py [--rounds 12] [--steps 8] [--sizes small middle large] [--save DIR]
 
-The steps are those of a compiled model under DDP, over gloo, of about 1, 10 and 100 ms. A row gives milliseconds a
+The steps are those of a compiled model under DDP, over gloo, in three sizes. A row gives milliseconds a
 step: the median over the rounds of a round's median, on the rank where it is longer, and what is added to the bare step
 in percent, the median of the pairs with its interval. `watched` is a step that is not recorded, `recorded` one that
 is. `wall` is what a clock says, and a busy machine moves it; `cpu` is the processor time of all threads of a rank,
@@ -102,7 +102,7 @@ def report(rounds: int, steps: int, sizes: list[str]) -> labkit.Report:
     import pandas as pd
 
     rows, verdicts = [], []
-    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
+    with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True, timeout=None) as ranks:
         label = ranks.label
         for size in sizes:
             both = list(ranks.run(measure, rounds, steps, *SIZES[size]).values())
