@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from labkit.look import loads, switches
-from labkit.look.found import Look
+from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import OWNERS, library_of, owner_of
-from labkit.records.guard_words import form
+from labkit.records.guard_words import form, from_break
 from labkit.records.reasons import Why, libraries_of, read_break
 
 __all__ = [
@@ -26,12 +26,23 @@ __all__ = [
 
 ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
 _LIMIT = "recompile limit"
+# holds the function that torch compiles for all of its own modules
+_SHARED = "torch/_dynamo/external_utils.py"
 # what a break's reason or a failed guard holds -> what to do
 _FIXES = (
     (r"builtin operator print|Logger|logging", "remove the output, or print after the compiled call"),
     (r"graph_break\(\)", "remove the call of graph_break()"),
-    (r"[Dd]ata.dependent|\.item|_local_scalar|Tensor\.tolist", "keep the value a tensor: torch.where, torch.cond"),
+    (
+        r"Tensor\.(?:item|tolist)|_local_scalar",
+        "return the tensor and take its value outside; where the code needs the number,"
+        " torch._dynamo.config.capture_scalar_outputs = True, and torch._check for sizes",
+    ),
+    (r"[Dd]ata-dependent|dependent on the data", "keep the value a tensor: torch.where, torch.cond"),
     (r"c10d|distributed|all_reduce|all_gather|Work|ProcessGroup", "use the functional collectives, or call it outside"),
+    (
+        r"size mismatch.*(?:expected|actual) [01]\b|size\(\)\[\d+\] == [01]$",
+        "pad it, or drop that batch: torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic",
+    ),
     (r"size mismatch|size\(\)|Eq\(s|length", "use torch._dynamo.mark_dynamic, or pad to a few sizes"),
     (r"requires_grad mismatch", "expected once, as where the first block alone has an input without gradient"),
     (r"grad_mode", "expected once: one compile with gradients and one without"),
@@ -55,6 +66,8 @@ class Cause:
         fix: What to do.
         hint: Torch's own hint.
         seconds: The cost over the whole run, by which causes are ordered; infinite for what stops everything.
+        resumed: The line of the break after which a recompiled function goes on, where all its guards are on the value
+            from there.
     """
 
     said: str
@@ -65,6 +78,7 @@ class Cause:
     fix: str = ""
     hint: str = ""
     seconds: float = 0.0
+    resumed: str = ""
 
     def lines(self) -> list[str]:
         """Return the cause as lines of text, without torch's hint."""
@@ -76,26 +90,29 @@ class Cause:
 
 @dataclass(frozen=True)
 class Folded:
-    """Breaks of torch's own: whose, what to do, and the places and executions per step."""
+    """Breaks of torch's own: whose, what to do, places, executions per step, and frames given up for them."""
 
     owner: str
     advice: str
     places: tuple[str, ...]
     executed: float
+    given_up: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
-        return f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        said = f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
 
 def causes(looked: Look) -> list[Cause]:
     """Return the causes in the program's own code, the costliest first."""
+    again, broke = _resumed(_recompiles(looked), _breaks(looked))
     found = [
         *_apart(looked),
         *_lost(looked),
         *_unused(looked),
-        *_recompiles(looked),
-        *_breaks(looked),
+        *again,
+        *broke,
         *_given_up(looked),
     ]
     return sorted(found, key=lambda cause: -cause.seconds)
@@ -104,17 +121,25 @@ def causes(looked: Look) -> list[Cause]:
 def folded(looked: Look) -> list[Folded]:
     """Return torch's own breaks and frames given up, by owner."""
     places: dict[str, set[str]] = {}
+    given_up: dict[str, dict[str, None]] = {}
     executed: Counter[str] = Counter()
     rows = looked.whole["breaks"].drop_duplicates(["name", "reason", "place", "text"])
     for row in rows.itertuples():
         if _LIMIT not in row.reason and (owner := owner_of(row.text)):
             places.setdefault(owner, set()).add((libraries_of(row.text) or [row.place])[-1])
+            stands = [
+                place for place in (row.place, *libraries_of(row.text)) if place.endswith(f"({row.name})")
+            ]
+            stands = [place for place in stands if not place.startswith("torch/")]
+            given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "skip" else []))
     ran = looked.record.breaks.groupby(["rank", "text"])["executed"].sum().groupby("text").max()
     for text, count in ran.items():
         if owner := owner_of(str(text)):
             executed[owner] += count / max(looked.steps, 1)
     advice = dict(OWNERS.values())
-    return [Folded(o, advice[o], tuple(sorted(at)), executed[o]) for o, at in places.items()]
+    return [
+        Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()
+    ]
 
 
 def _fix(reason: str, otherwise: str = "") -> str:
@@ -135,22 +160,32 @@ def _unused(looked: Look) -> list[Cause]:
             said = f"nothing was compiled: {row.calls} calls of {row.name}, and 0 graphs"
             why = fix = ""
             if not row.own:
-                why = "every forward in it is torch's own code, where torch.compile starts no graph by itself"
-                fix = "write a module whose forward calls these layers, and compile that"
+                why, fix = _no_frame(looked, row.ddp)
             elif len(looked.whole["breaks"]):
                 why = "its frames broke before any operator, or were given up: see the breaks"
             found.append(Cause(said, row.place, why=why, fix=fix, seconds=float("inf")))
     return found
 
 
+def _no_frame(looked: Look, ddp: bool) -> tuple[str, str]:
+    """Why torch's own modules, such as nn.Sequential, got no graph, and what to do."""
+    broke = "" if looked.whole["breaks"].empty else "the graph broke before the first layer, and "
+    why = f"{broke}every forward in it is torch's own code, where no graph begins"
+    if ddp:
+        return why, "compile the module, then wrap it: DDP(torch.compile(module))"
+    before = "use torch.compile(module), before fully_shard where there is one"
+    return why, f"{before}; or compile a module of your own whose forward calls these layers"
+
+
 def _apart(looked: Look) -> list[Cause]:
     """That ranks differ; what is said of parameters holds what to do."""
-    said = looked.apart()
-    fix = (
-        ""
-        if said in looked.unequal()
-        else "let all ranks take the same branches, with inputs of the same kinds"
+    said, fix = (
+        looked.apart(),
+        "let all ranks take the same branches, with inputs of the same kinds and sizes",
     )
+    if NUMBERS_ONLY in said:
+        fix = "none where the number is the rank's own, as its index or a size of its data; else give all the same"
+    fix = "" if said in looked.unequal() else fix
     return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
 
 
@@ -172,18 +207,65 @@ def _recompiles(looked: Look) -> list[Cause]:
         ids = set(mine[mine["rank"] == rank]["compile_id"]) | set(over[over["rank"] == rank]["compile_id"])
         took = compiles[(compiles["rank"] == rank) & compiles["compile_id"].isin(ids)]["seconds"].sum()
         count = int((mine["rank"] == rank).sum()) + 1
-        said = f"{name} was compiled {count} times"
-        if len(over):
-            said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
         where = Counter(mine["place"]).most_common(1)[0][0] if len(mine) else over["place"].iloc[0]
         often = Counter(map(form, mine["reason"])).most_common(1)
         reason = next((r for r in mine["reason"] if form(r) == often[0][0]), "") if often else ""
         own, library = _own_line(looked, name, where)
-        cost = f"{took:.2f} s of compiling in the whole run"
+        title, verb, why = name, "was", looked.guard_of(name, rank) if len(mine) else ""
+        fix = _fix(reason)
+        if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
+            title, own, library = _titles(objects), objects["place"].iloc[0], ""
+            verb = "were" if len(objects) > 1 else "was"
+            if count <= len(objects):
+                why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
+                fix = (
+                    "compile one module of your own that calls them"
+                    if len(over)
+                    else "expected for each object"
+                )
+        said = f"{title} {verb} compiled {count} times"
+        if len(over):
+            said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
+        cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"
         cost += ", and the rest runs in Python" if len(over) else ""
-        why = looked.guard_of(name, rank) if len(mine) else ""
-        found.append(Cause(said, own, library, why, cost, _fix(reason), seconds=float(took)))
+        value = len(mine) and mine["reason"].map(from_break).all()
+        resumed = name.partition(", resumed at ")[2] if value else ""
+        found.append(Cause(said, own, library, why, cost, fix, seconds=float(took), resumed=resumed))
     return found
+
+
+def _sharing(looked: Look, rank: int) -> pd.DataFrame:
+    """The called objects of a rank for which torch compiles one and the same function."""
+    made = looked.whole["asked"]
+    return made[made["shared"] & (made["calls"] > 0) & (made["rank"] == rank)]
+
+
+def _titles(objects: pd.DataFrame) -> str:
+    """The names of objects, each with its line where there are several."""
+    each = list(dict.fromkeys(zip(objects["name"], objects["place"], strict=True)))
+    shown = ", ".join(f"{name} at {place}" for name, place in each[:4]) if len(each) > 1 else each[0][0]
+    return shown + (f" and {len(each) - 4} more" if len(each) > 4 else "")
+
+
+def _resumed(again: list[Cause], broke: list[Cause]) -> tuple[list[Cause], list[Cause]]:
+    """Put the recompiles of code that resumes after a break, and guards on the value from there, with that break."""
+    left = []
+    for one in again:
+        at = next(
+            (i for i, b in enumerate(broke) if one.resumed and b.place.partition(" ")[0] == one.resumed), None
+        )
+        if at is None:
+            left.append(one)
+            continue
+        b = broke[at]
+        broke[at] = replace(
+            b,
+            said=f"{b.said}; {one.said}",
+            why="; ".join(filter(None, [b.why.rstrip("."), one.why])),
+            cost=f"{b.cost}; {one.cost}",
+            seconds=b.seconds + one.seconds,
+        )
+    return left, broke
 
 
 def _own_line(looked: Look, name: str, where: str) -> tuple[str, str]:
@@ -220,7 +302,8 @@ def _breaks(looked: Look) -> list[Cause]:
         if row.owner:
             continue
         seconds = 0.0 if pd.isna(row.outside_ms) else row.outside_ms * run / 1e3
-        fix = _fix(row.reason, "move this out of the compiled function, or write it with tensor operations")
+        otherwise = "move this out of the compiled function, or write it with tensor operations"
+        fix = _fix(row.reason) or _fix(row.explanation, otherwise)
         cost = f"{looked.cost(row)} outside compiled code"
         found.append(
             Cause(f"graph break: {row.reason}", row.place, row.library, row.explanation, cost, fix, row.hints, seconds)

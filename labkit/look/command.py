@@ -122,6 +122,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         name = looked.name if looked is not None else _name(given) or folder.name
         said, body = stops.text(name, folder), stops.html(name, folder, looked, failure, traces)
     else:
+        looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
     index = files.replace(folder / "index.html", body.encode())
     print(f"\n{said}\n\npage: {_below(index)}", flush=True)

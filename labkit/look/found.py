@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import calls, costs, effects, journal, loads, made, replicas
+from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
 from labkit.records import Difference, Record, diff, merge
@@ -24,9 +26,18 @@ from labkit.trace.events import collective_op, marked, point_to_point
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
+TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
+LEAST_LATER = 5  # steps after the recorded ones, for a factor
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
+GUARDS = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
+OTHER_VERSION = "another version of labkit wrote it; run the script again with this one"
 COMPARED = (
     "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
+)
+NUMBERS_ONLY = "only numbers differ"
+STAGED = (
+    "ranks send each other messages in other orders, as the stages of a pipeline do: what they run and compile differs"
+    " by design, and was not compared"
 )
 NAME_A_STEP = "give the function that is a step with --step, in a notebook with step="
 COUNTS = ["regions", "breaks", "frames given up", "graphs", "recompiles", "collectives"]
@@ -44,6 +55,7 @@ class Look:
         notes: What a reader has to know about gaps.
         missing: Ranks that wrote nothing.
         held: What ranks held after the last recorded step, `replicas`, and the `calls` of these steps.
+        failed: Whether the program failed after the recorded steps.
     """
 
     name: str
@@ -53,6 +65,7 @@ class Look:
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     held: dict[str, pd.DataFrame] = field(default_factory=dict)
+    failed: bool = False
 
     @property
     def unit(self) -> str:
@@ -158,8 +171,11 @@ class Look:
 
     @functools.cached_property
     def _apart(self) -> str:
-        if self.staged:
-            return ""
+        return ("" if self.staged else self._ran_apart) or next(iter(self.unequal()), "")
+
+    @functools.cached_property
+    def _ran_apart(self) -> str:
+        """Where ranks ran or compiled different things; '' if nowhere."""
         first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
@@ -170,10 +186,28 @@ class Look:
                 why = self._only_on() if name == "recompiles" else ""
                 return f"{name}: {said}{why}"
         for title, compared in self.differing("dynamo"):
-            return f"the graph of {title}: {compared.different} lines differ between {' and '.join(compared.names)}"
+            if title not in self.resized():
+                among = " and ".join(compared.names)
+                told = self._renumbered.get(title) or f"{compared.different} lines differ"
+                return f"the graph of {title}: {told} between {among}"
         for title, ranks in self.partial():
             return f"{title} was compiled on rank {ranks} only"
-        return next(iter(self.unequal()), "")
+        return ""
+
+    @functools.cached_property
+    def _renumbered(self) -> dict[str, str]:
+        """The titles of compiles whose graphs differ in numbers only that are no sizes, and which numbers, in words."""
+        found = {}
+        for title in dict.fromkeys(title for title, _ in self.differing("dynamo")):
+            if apart := other_numbers(list(self._codes(title))):
+                shown = ", ".join(" and ".join(each) for each in apart[:3])
+                found[title] = f"{NUMBERS_ONLY} ({shown}{', ...' if len(apart) > 3 else ''})"
+        return found
+
+    def _codes(self, title: str) -> pd.Series:
+        """The code of a compile on each rank, by its title."""
+        table = self.whole["graphs"]
+        return table[table["compile_id"].add(" ").add(table["name"]) == title]["code"]
 
     def unequal(self) -> list[str]:
         """Describe what ranks sent or hold otherwise, though they may have done the same."""
@@ -186,13 +220,17 @@ class Look:
         called = events["name"][events["kind"] == "collective"].map(str).unique()
         return any("alltoall" in name.replace("_", "") or point_to_point(name) for name in called)
 
-    @property
+    @functools.cached_property
     def staged(self) -> bool:
-        """Whether ranks are stages of a pipeline, and send each other messages: these differ by design."""
+        """Whether ranks differ in what they ran, and send each other messages as the stages of a pipeline do."""
         events = self.record.events
-        return bool(self.provenance.get("pipeline")) and bool(
-            events["name"][events["kind"] == "collective"].map(point_to_point).any()
-        )
+        called = events[events["kind"] == "collective"]
+        sent = called[called["name"].map(point_to_point).astype(bool)]
+        if sent.empty or not self._ran_apart:
+            return False
+        # the first stage sends first; in a ring every rank does the same
+        orders = {tuple(sent[sent["rank"] == rank]["name"].map(collective_op)) for rank in self.ranks}
+        return bool(self.provenance.get("pipeline")) or len(orders) > 1
 
     def verdict(self) -> str:
         """Return in one sentence whether ranks did the same, with what was compared."""
@@ -202,16 +240,20 @@ class Look:
             return f"not compared: rank {', '.join(map(str, self.missing))}, which wrote nothing{rest}"
         if len(self.ranks) < 2:
             return "one rank: nothing to compare"
-        if self.staged:
-            return "stages of a pipeline differ by design: ranks were not compared"
         if self.apart():
             return f"ranks differ: {self.apart()}"
-        return f"all ranks did the same in what was compared: {'; '.join(self.compared())}"
+        if self.staged:
+            same = f"; the same: {'; '.join(self.compared())}" if self.compared() else ""
+            return f"{STAGED}{same}"
+        sizes = f"; graphs that differ in sizes only: {', '.join(self.resized())}" if self.resized() else ""
+        who = f"in the {self.unit}s before the failure ranks" if self.failed else "all ranks"
+        return f"{who} did the same in what was compared: {'; '.join(self.compared())}{sizes}"
 
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
         held = replicas.compared(self.held["replicas"], self._exchanges).values()
-        return [COMPARED, *filter(None, [calls.compared(self.held["calls"])]), *held]
+        ran = "" if self.staged else COMPARED
+        return [*filter(None, [ran, calls.compared(self.held["calls"])]), *held]
 
     def partial(self) -> list[tuple[str, str]]:
         """Return what only some of the ranks compiled: its title, and these ranks."""
@@ -246,6 +288,15 @@ class Look:
                 return f" (rank {rank} compiled {name} again: {self.guard_of(str(name), rank)})"
         return ""
 
+    def resized(self) -> list[str]:
+        """Return the titles of compiles whose graphs differ in the sizes of tensors only, as with uneven shards."""
+        return self._resized
+
+    @functools.cached_property
+    def _resized(self) -> list[str]:
+        titles = dict.fromkeys(title for title, _ in self.differing("dynamo"))
+        return [title for title in titles if self._codes(title).map(without_sizes).nunique() == 1]
+
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
 
@@ -256,6 +307,8 @@ class Look:
             For each compile whose text differs, its title and the `Diff`.
         """
         table, text = (self.whole["graphs"], "code") if stage == "dynamo" else (self.whole["guards"], "text")
+        if len(self.ranks) < 2:  # also where nothing was compiled, and no step recorded
+            return []
         first, found = self.ranks[0], []
         mine = table[table["rank"] == first].set_index("compile_id")
         for rank in self.ranks[1:]:
@@ -327,11 +380,22 @@ def gather(folders: Sequence[Path], into: Path) -> None:
 def _of_rank(path: Path) -> Report:
     try:
         report = Report.from_json(path.read_text(encoding="utf-8"))
+        _complete(report)
         if int(report.provenance["rank"]) != int(path.stem.partition("-")[2]):
             raise ValueError("its name has another rank than its content")
         return report
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"{path} is no record of a rank: {type(error).__name__}: {error}") from None
+
+
+def _complete(report: Report) -> None:
+    """Refuse a record that lacks a table or a column, as one of another version of labkit may."""
+    parts = {f"all_{part}": TABLES[part] for part in WHOLE} | {"asked": made.TYPES, "guards": GUARDS}
+    for name, columns in (TABLES | parts | HELD).items():
+        if name not in report.tables:
+            raise ValueError(f"it lacks the table {name}: {OTHER_VERSION}")
+        if lacking := [column for column in columns if column not in report.tables[name]]:
+            raise ValueError(f"its table {name} lacks {', '.join(lacking)}: {OTHER_VERSION}")
 
 
 def together(reports: list[Report]) -> Look:
@@ -349,8 +413,7 @@ def together(reports: list[Report]) -> Look:
         about = one.provenance
         records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
     every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
-    texts = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
-    every["guards"] = [one.tables["guards"].astype(texts) for one in reports]
+    every["guards"] = [one.tables["guards"].astype(GUARDS) for one in reports]
     every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
     every["loads"] = [one.tables["loads"].astype(loads.TYPES) for one in reports]
     every["effects"] = [one.tables["effects"].astype(effects.TYPES) for one in reports]
@@ -361,10 +424,32 @@ def together(reports: list[Report]) -> Look:
     }
     merged = merge(records)
     first = reports[0].provenance
-    shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock")}
+    shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
+    notes[:0] = _factor([one.provenance for one in reports])
+    _take_for_alike(merged, Look("", merged, whole, shown))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held)
+
+
+def _take_for_alike(record: Record, looked: Look) -> None:
+    """Let a compile whose graphs differ in sizes or numbers only be the same region on all ranks of a record."""
+    graphs = record.graphs
+    title = graphs["compile_id"] + " " + graphs["name"]
+    graphs["digest"] = graphs["digest"].where(~title.isin([*looked.resized(), *looked._renumbered]), title)
+
+
+def _factor(about: list[dict[str, Any]]) -> list[str]:
+    """Say how much longer recorded steps took than those after them; [] where too few came after."""
+    taken = [[facts.get(times, []) for facts in about] for times in TIMES]
+    recorded, later = (
+        [max(of) for of in zip(*ranks, strict=False)] for ranks in taken
+    )  # of the slowest rank
+    if not recorded or len(later) < LEAST_LATER:
+        return []
+    was, is_ = statistics.median(recorded), statistics.median(later)
+    return [f"a recorded step took {was / is_:.2f} times as long as one after it: {was:.2f} ms, the median of"
+            f" {len(recorded)}, against {is_:.2f} ms, the median of {len(later)}"]  # fmt: skip
 
 
 def nothing(looked: Look | None, options: Options) -> str:

@@ -17,7 +17,7 @@ from labkit import places
 __all__ = ["TYPES", "Made", "asked"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
-TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "dynamic": "str"}
+TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
@@ -29,10 +29,12 @@ class Made:
     name: str
     own: bool  # whether some code in it is not torch's
     ddp: bool
+    shared: bool  # whether torch compiles one function for all such objects, which calls them
     dynamic: str
     calls: int = 0
     recorded: int = 0
     module: Callable[[], Any] = field(default=lambda: None, repr=False)
+    whole: bool = False  # whether the module itself is called, not one of its methods
 
     @classmethod
     def of(cls, model: Any, options: dict[str, Any]) -> Made:
@@ -41,15 +43,22 @@ class Made:
         while frame is not None and places.is_library(frame.f_code.co_filename):
             frame = frame.f_back
         place = places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-        module = getattr(model, "__self__", model)  # `module.compile()` compiles a method
-        if not isinstance(module, torch.nn.Module):
+        dynamic = str(options.get("dynamic"))
+        module, method = getattr(model, "__self__", model), getattr(model, "__func__", None)
+        # `module.compile()` compiles a method that nn.Module has for the call of every module
+        in_place = method is not None and method in vars(torch.nn.Module).values()
+        held: dict[str, Any] = {"module": weakref.ref(module)} if isinstance(module, torch.nn.Module) else {}
+        if not held or not (module is model or in_place):
             name = getattr(model, "__qualname__", type(model).__name__).rpartition("<locals>.")[2]
-            return cls(place, name, _not_torchs(model), False, str(options.get("dynamic")))
+            own = _not_torchs(model)
+            shared = method is None and (not own or not hasattr(model, "__code__"))
+            return cls(place, name, own, False, shared, dynamic, **held)
         parts = list(module.modules())
         own = any(_not_torchs(type(part).forward) for part in parts)
         ddp = any(isinstance(part, torch.nn.parallel.DistributedDataParallel) for part in parts)
         name = f"{type(module).__qualname__.rpartition('<locals>.')[2]}.forward"
-        return cls(place, name, own, ddp, str(options.get("dynamic")), module=weakref.ref(module))
+        shared = not in_place and not _not_torchs(type(module).forward)
+        return cls(place, name, own, ddp, shared, dynamic, **held, whole=True)
 
 
 def _not_torchs(fn: Any) -> bool:
@@ -65,9 +74,8 @@ def asked(made: list[Made]) -> pd.DataFrame:
     rows = []
     for one in made:
         module = one.module()
-        others = [other.module() for other in made if other is not one and other.calls]
-        inside = module is not None and any(
-            module in other.modules() for other in others if other is not None
-        )
-        rows.append((one.place, one.name, one.calls, one.recorded, inside, one.own, one.ddp, one.dynamic))
+        others = [other.module() for other in made if other is not one and other.calls and other.whole]
+        inside = one.whole and any(module in other.modules() for other in others if other is not None)
+        about = (one.place, one.name, one.calls, one.recorded, inside)
+        rows.append((*about, one.own, one.ddp, one.shared, one.dynamic))
     return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])

@@ -17,9 +17,12 @@ import torch
 from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
+from labkit.records.compile_log import Compile
 from labkit.torch_compat import hide_from_dynamo
 
-__all__ = ["Options", "Steps", "watching"]
+__all__ = ["LATER", "Options", "Steps", "watching"]
+
+LATER = 20  # steps that are timed after the recorded ones
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Steps:
         made: What torch.compile made.
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
+        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`, without those
+            in which something was compiled.
     """
 
     def __init__(
@@ -80,7 +85,10 @@ class Steps:
         self.made: list[Made] = []
         self.seen = Seen()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
-        self._trains = self._inside = self._stepping = self.open = self._over = False
+        self.took: dict[str, list[float]] = {"recorded": [], "later": []}
+        self._clock = 0.0  # when the step that is timed began
+        self._compiled = False  # whether something was compiled since
+        self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
@@ -92,15 +100,15 @@ class Steps:
         of.calls += 1
         self.seen.called()
         of.recorded += self.open and self.rec is not None
-        if self._over or self._inside or threading.get_ident() != self._thread:
+        if self._timed or self._inside or threading.get_ident() != self._thread:
             return made(*args, **kwargs)
         self._inside = True
-        self.calls += 1
+        self.calls += not self._over
         by_itself, first = not self._trains and not self.options.step, not self.open
         try:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
-                of.recorded += first and self.rec is not None
+                of.recorded += first and self.open and self.rec is not None
             return made(*args, **kwargs)
         finally:
             self._inside = False
@@ -109,7 +117,7 @@ class Steps:
 
     def optimizer(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
-        if self._over or self._stepping:  # one optimizer may call another
+        if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
         try:
@@ -121,7 +129,7 @@ class Steps:
 
     def named(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
-        if self._over or self.open or threading.get_ident() != self._thread:
+        if self._timed or self.open or self._clock or threading.get_ident() != self._thread:
             return fn(*args, **kwargs)
         self._begin()
         try:
@@ -133,10 +141,18 @@ class Steps:
         """Note that there is an optimizer."""
         self._trains = True
 
+    def compiles(self, _: Compile) -> None:
+        """Note that a compile begins or ends."""
+        self._compiled = True
+
     # --- recording ---
 
     def _begin(self) -> None:
         if self.open:
+            return
+        if self._over:
+            if not self._clock:
+                self._start_clock()
             return
         self.open = True
         self.found += 1
@@ -149,6 +165,10 @@ class Steps:
         if self.rec is not None:
             mark = self.rec.step if self._trains or self.options.step else self.rec.forward
             self._mark.enter_context(mark())
+            self._start_clock()
+
+    def _start_clock(self) -> None:
+        self._clock, self._compiled = time.perf_counter(), False
 
     def _start(self) -> None:
         self.since_ns = time.time_ns()
@@ -161,6 +181,11 @@ class Steps:
         install().keep_stages = True  # guards, for the comparison of ranks
 
     def _end(self) -> None:
+        if self._clock:
+            if not self._compiled:
+                self.took["later" if self._over else "recorded"].append(time.perf_counter() - self._clock)
+            self._clock = 0.0
+            self._timed = len(self.took["later"]) >= LATER
         if not self.open:
             return
         self.open = False
@@ -186,6 +211,7 @@ def watching(steps: Steps) -> Iterator[None]:
         steps: Hears of them.
     """
     install().keep_stages = True
+    install().listeners.append(steps.compiles)
     compile_, init = torch.compile, torch.optim.Optimizer.__init__
 
     @functools.wraps(compile_)
@@ -216,6 +242,7 @@ def watching(steps: Steps) -> Iterator[None]:
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
         install().keep_stages = False
+        install().listeners.remove(steps.compiles)
         steps.seen.close()
         steps.close()
 

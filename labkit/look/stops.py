@@ -12,6 +12,7 @@ from labkit.look import journal, page
 from labkit.look.found import Look
 from labkit.ranks.errors import name_all
 from labkit.records import begun
+from labkit.records import guards as guards_of
 from labkit.records.compile_log import Compile
 from labkit.records.names import Names
 
@@ -98,12 +99,24 @@ def _result(compile_: Compile) -> str:
 
 
 def _guards(guards: pd.DataFrame) -> list[str]:
-    alike = guards[guards["text"] != ""].drop_duplicates(["name", "text"])
+    alike = guards.assign(text=guards["text"].map(_telling))
+    alike = alike[alike["text"] != ""].drop_duplicates(["name", "text"])
     shown = zip(alike["compile_id"], alike["name"], alike["text"], strict=True)
     return [
         f"<details><summary>{_e(number)} {_e(name)}</summary><pre>{_e(text)}</pre></details>"
         for number, name, text in shown
     ] or ["<p>None.</p>"]
+
+
+def _telling(text: str) -> str:
+    """The guards of a text without those that rarely fail: of torch's own state, and of kinds that every input has."""
+    rarely = tuple(f"{kind}: " for kind in guards_of.FOLDED)
+    each = (line.partition("  ") for line in text.splitlines())
+    return "\n".join(
+        f"{protects}  {test}"
+        for protects, _, test in each
+        if protects != guards_of.GLOBAL and not test.startswith(rarely)
+    )
 
 
 def _e(text: str) -> str:

@@ -459,9 +459,17 @@ def differences(outcomes: Sequence[Outcome]) -> list[Difference]:
     if len(recorded) < 2:
         return []
     shared = {o.rank: [c for c in o.collectives or () if not c.between_two] for o in recorded}
-    # ranks may have made groups of one name with other members
-    calls = {rank: {((c.group, c.ranks), c.number): c for c in found} for rank, found in shared.items()}
-    groups = {(c.group, c.ranks): None for found in shared.values() for c in found}
+    # ranks may have made groups of one name with other members; a rank that has destroyed its group knows none
+    members_of: dict[str, set[tuple[int, ...]]] = {}
+    for call in itertools.chain(*shared.values()):
+        members_of.setdefault(call.group, set()).update({call.ranks} - {()})
+
+    def group_of(rank: int, call: Collective) -> tuple[str, tuple[int, ...]]:
+        fitting = [those for those in members_of[call.group] if rank in those]
+        return call.group, call.ranks or (fitting[0] if len(fitting) == 1 else ())
+
+    calls = {rank: {(group_of(rank, c), c.number): c for c in found} for rank, found in shared.items()}
+    groups = {group_of(rank, c): None for rank, found in shared.items() for c in found}
     lines: list[Difference] = []
     for group in groups:
         inside = {rank for rank, known in calls.items() if any(g == group for g, _ in known)}

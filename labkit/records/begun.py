@@ -40,9 +40,18 @@ def facts(compile_: Compile) -> dict[str, Any]:
         compile_: A compile that has begun.
     """
     said = {name: getattr(compile_, name) for name in KEPT}
-    said |= {name: said[name][:MOST_TEXT] for name in ("break_text", "failure")}
+    said |= {"break_text": _shortened(compile_.break_text), "failure": compile_.failure[:MOST_TEXT]}
     said["reasons"] = [reason[:MOST_TEXT] for reason in said["reasons"][:MOST_GUARDS]]
     return {name: value for name, value in said.items() if value not in (None, "", 0, [], ("", 0))}
+
+
+def _shortened(report: str) -> str:
+    """The first part of what torch says of a break, and the last of its stack, where the program's line stands."""
+    said, mark, stack = report.partition(reasons.CODE_STACK)
+    if len(stack) > MOST_TEXT:
+        cut = stack[-MOST_TEXT:]
+        stack = "\n" + cut[max(cut.find('  File "'), 0) :]
+    return f"{said[:MOST_TEXT]}{mark}{stack}"
 
 
 def of_facts(said: Any) -> Compile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["form", "source", "words"]
+__all__ = ["form", "from_break", "source", "words"]
 
 _LOCAL = re.compile(r"\b[LG]\[['\"](\w+)['\"]\]")
 _ITEM = re.compile(r"\.__dict__\[['\"](\w+)['\"]\]")
@@ -20,6 +20,7 @@ _EQUAL = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<was>.+)$")
 _LENGTH = re.compile(r"^(?:\w*len\w*)\((?P<name>[\w.\[\]'\"]+)\) == (?P<was>\d+)$")
 _OBJECT = re.compile(r"^___check_(?P<kind>obj_id|type_id)\((?P<name>.+?), \d+(?:\)|, |$)")
 _STATE = re.compile(r"^GLOBAL_STATE changed: (?P<what>.+?)\s*$")
+_STACK = re.compile(r"^___stack\d+(?P<part>.*)$")
 _GONE = re.compile(r"^Cache line invalidated because (?P<name>.+?) got deallocated")
 _LONG = re.compile(r"-?\d+\.\d{5,}(?:e-?\d+)?")
 # torch/csrc/dynamo/guards.cpp, GlobalStateGuard
@@ -46,6 +47,23 @@ def source(text: str) -> str:
     return _INSIDE.sub(r".\1", _ITEM.sub(r".\1", said))
 
 
+def from_break(guard: str) -> bool:
+    """Whether a guard compares a number that code before a graph break left for the code after it.
+
+    >>> from_break("___stack0[1] == 40"), from_break("tensor '___stack0' size mismatch at index 0")
+    (True, False)
+    """
+    at = _EQUAL.match(guard.strip())
+    return bool(at and _STACK.match(at["name"]))
+
+
+def _quoted(name: str) -> str:
+    """A guarded value in a sentence; Dynamo's name for what a break leaves means nothing to a reader."""
+    if at := _STACK.match(source(name)):
+        return f"`{at['part']}` of the value from the break" if at["part"] else "the value from the break"
+    return f"`{source(name)}`"
+
+
 def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
     """Say in words which guard failed.
 
@@ -68,28 +86,26 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
     """
     reason = reason.strip()
     if at := _GRAD.match(reason):
-        return f"`{source(at['name'])}` needs a gradient in one call and not in another"
+        return f"{_quoted(at['name'])} needs a gradient in one call and not in another"
     if at := _TENSOR.match(reason):
         said = {"size": "dimension", "stride": "the stride of dimension"}.get(at["what"])
         said = f"{said} {at['index']}" if said and at["index"] else f"the {at['what']}"
-        return (
-            f"{said} of `{source(at['name'])}` changes{_values(_run(at['was'], at['now'], reason, others))}"
-        )
+        return f"{said} of {_quoted(at['name'])} changes{_values(_run(at['was'], at['now'], reason, others))}"
     if at := _STATE.match(reason):
         found = [said for name, said in _STATES.items() if name in at["what"]]
         return "; ".join(found) or f"a setting of torch changes: {at['what']}"
     if at := _GONE.match(reason):
-        return f"`{source(at['name'])}` is another object, and the one before is gone"
+        return f"{_quoted(at['name'])} is another object, and the one before is gone"
     if at := _OBJECT.match(reason):
         said = "is another object" if at["kind"] == "obj_id" else "has another type"
-        return f"`{source(at['name'])}` {said}"
+        return f"{_quoted(at['name'])} {said}"
     for pattern, said in ((_SIZED, ""), (_LENGTH, "the length of "), (_EQUAL, "")):
         if at := pattern.match(reason):
             left = reason.rpartition(" == ")[0]
             was = [at["was"], *(value for text in others if (value := _value(text, left)))]
             newest = next((value for line in last.splitlines() if (value := _value(line, left))), "")
             values = [*was, newest] if newest and newest != was[-1] else was
-            name = f"{said}`{source(at['name'])}`"
+            name = f"{said}{_quoted(at['name'])}"
             if pattern is _SIZED:
                 part = "dimension" if at["what"] == "size" else "the stride of dimension"
                 name = f"{part} {at['index']} of {name}"

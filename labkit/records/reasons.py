@@ -29,6 +29,7 @@ _WHAT = (
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|, \d{9,}(?=\))")
 _COMPILE = re.compile(r"^(?P<id>!?\d+(?:/\d+)+): ")
 _USER_STACK = "User stack trace:"
+CODE_STACK = "User code traceback:"
 _LIBRARIES = "In libraries:"
 
 
@@ -47,7 +48,7 @@ def graph_break(report: str, names: Names) -> Why:
     The place is the innermost frame of the reader's code (or of labkit's model): a break inside a function that was
     inlined is shown where it stands, not where it was called from.
     """
-    said, _, stack = report.partition("User code traceback:")
+    said, _, stack = report.partition(CODE_STACK)
     frames = [(m["file"], int(m["line"]), m["name"]) for m in _FRAME.finditer(stack)]
     own = [frame for frame in frames if not places.is_library(frame[0])]
     if own or frames:
@@ -170,7 +171,7 @@ def read_break(report: str, why: Why, line: int = 0) -> Break:
     >>> read_break(report, Why("Call to `breakpoint()`", "In [5]:3 (f)", report)).hints
     ('Remove it.',)
     """
-    said, _, _ = report.partition("User code traceback:")
+    said, _, _ = report.partition(CODE_STACK)
     parts: dict[str, list[str]] = {}
     now = ""
     for text in said.splitlines():

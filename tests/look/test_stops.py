@@ -76,6 +76,22 @@ def made(**more) -> Compile:
     )
 
 
+def test_the_line_of_a_break_is_kept_of_a_deep_stack(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("\n" * 6 + "def step(x):\n    return x.item()\n")
+    outer = "".join(
+        f'  File "/home/ada/launch_{i}.py", line {i}, in start\n    start()\n' for i in range(100)
+    )
+    report = f"Graph break: Data dependent operator\n\nUser code traceback:\n{outer}"
+    report += f'  File "{script}", line 8, in step\n    return x.item()\n'
+    kept = begun.of_facts(
+        json.loads(json.dumps(begun.facts(made(finished=True, has_code=True, break_text=report))))
+    )
+    assert len(kept.break_text) < len(report) / 2
+    (why,) = begun.tables([kept], 0)["breaks"].to_dict("records")
+    assert why["place"] == "train.py:8 (step)" and why["reason"] == "Graph break: Data dependent operator"
+
+
 def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
     listeners = install().listeners
     before = list(listeners)

@@ -62,6 +62,17 @@ def test_the_error_has_the_first_difference_on_one_line_and_no_other_line_for_on
     assert explain("stalled", [outcome(0, one), outcome(1, elsewhere)], 1.0, None, 1.0, "").difference == ""
 
 
+def test_a_rank_that_has_destroyed_its_group_is_compared_though_it_knows_no_members():
+    def loop(count: int, ranks: tuple[int, ...]) -> list[Collective]:
+        ops = ("all_reduce", "barrier")
+        return [replace(call(ops[n % 2], n), place=f"train.py:{n % 2}", ranks=ranks) for n in range(count)]
+
+    waits, gone = outcome(0, *loop(10, (0, 1))), outcome(1, *loop(9, ()))
+    (found,) = differences([waits, gone])
+    assert (found.number, found.repeats) == (9, True) and "may be any earlier one" in str(found)
+    assert differences([waits, outcome(1, *loop(10, ()))]) == []
+
+
 @pytest.mark.parametrize(("kind", "ended"), [("dead", "died"), ("error", "raised")])
 def test_a_failed_call_says_whether_a_rank_died_or_raised(kind, ended):
     error = explain("failed", [Outcome(0, "error", message="is gone"), Outcome(1, kind)], 1.0, None, None, "")

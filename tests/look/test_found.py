@@ -1,0 +1,67 @@
+"""What a look makes of the records of ranks: graphs that differ in sizes only, and records of another labkit."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from labkit.look import calls, found, made
+from labkit.records.record import TABLES
+from labkit.report import Report
+
+GRAPH = """class GraphModule(torch.nn.Module):
+    def forward(self, L_x_: "f32[4, {0}][{0}, 1]cpu"):
+        y: "f32[4, {0}][{0}, 1]cpu" = L_x_.view(4, {0});  L_x_ = None
+        z: "f32[4, {0}][{0}, 1]cpu" = y {1};  y = None
+        return (z,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "alike"),
+    [
+        (GRAPH.format(16, "+ 1"), True),
+        (GRAPH.format(8, "+ 2"), False),  # a number that is no size, such as the rank
+        (GRAPH.format(16, "+ 1").replace("f32", "f64"), False),
+        (GRAPH.format(16, "- 1"), False),
+    ],
+)
+def test_graphs_that_differ_in_sizes_only_are_no_difference(other, alike):
+    codes = [GRAPH.format(8, "+ 1"), other]
+    rows = [(rank, "0/0", "Net.forward", "", 2, 0, 1, 1, code, code) for rank, code in enumerate(codes)]
+    graphs = pd.DataFrame(rows, columns=list(TABLES["graphs"]))
+    looked = found.Look("train.py", found.Record({}), {"graphs": graphs}, {})
+    assert looked.differing("dynamo") and looked.resized() == ["0/0 Net.forward"] * alike
+
+
+def test_a_record_of_another_labkit_is_refused_by_what_it_lacks(tmp_path):
+    types = TABLES | {f"all_{part}": TABLES[part] for part in found.WHOLE}
+    types |= found.HELD | {"asked": made.TYPES, "guards": found.GUARDS}
+    tables = {name: pd.DataFrame([], columns=list(columns)) for name, columns in types.items()}
+    about = {"rank": 0, "world_size": 1, "origin_ns": 0, "clock": ""}
+
+    def saved(tables: dict[str, pd.DataFrame]) -> None:
+        Report("rank-0", "train.py", "gloo · cpu", tables, provenance=about).save(tmp_path)
+
+    saved(tables | {"calls": tables["calls"].drop(columns="group")})
+    with pytest.raises(
+        ValueError, match=r"rank-0\.json .* table calls lacks group: another version of labkit"
+    ):
+        found.gather([tmp_path], tmp_path)
+    saved({name: table for name, table in tables.items() if name != "asked"})
+    with pytest.raises(ValueError, match="lacks the table asked"):
+        found.read(tmp_path)
+    assert set(calls.TYPES) == set(tables["calls"])
+    saved(tables)
+    found.gather([tmp_path], tmp_path)
+
+
+def test_how_much_longer_a_recorded_step_took_is_of_the_slowest_rank_and_needs_later_steps():
+    ranks = [
+        dict(zip(found.TIMES, ([12.0, 9.0, 9.0], [4.0] * 5), strict=True)),
+        dict(zip(found.TIMES, ([9.0, 9.0, 12.0], [6.0] * 5), strict=True)),
+    ]
+    (said,) = found._factor(ranks)
+    assert said.startswith("a recorded step took 2.00 times as long as one after it: 12.00 ms")
+    assert found._factor([one | {found.TIMES[1]: [6.0] * 4} for one in ranks]) == []
+    assert found._factor([{}, {}]) == []
