@@ -391,6 +391,7 @@ def _of_rank(path: Path) -> Report:
 def _complete(report: Report) -> None:
     """Refuse a record that lacks a table or a column, as one of another version of labkit may."""
     parts = {f"all_{part}": TABLES[part] for part in WHOLE} | {"asked": made.TYPES, "guards": GUARDS}
+    parts |= {"effects": effects.TYPES, "loads": loads.TYPES}
     for name, columns in (TABLES | parts | HELD).items():
         if name not in report.tables:
             raise ValueError(f"it lacks the table {name}: {OTHER_VERSION}")

@@ -11,6 +11,7 @@ import torch
 from labkit.look import found, made, switches
 from labkit.look.causes import causes, folded
 from labkit.look.effects import TYPES as EFFECTS
+from labkit.look.loads import TYPES as LOADS
 from labkit.look.made import Made
 from labkit.records.record import TABLES
 from labkit.report import Report
@@ -41,6 +42,7 @@ def look(*ranks: dict[str, list[dict[str, Any]]], **about: Any) -> found.Look:
         "asked": made.TYPES,
         "guards": found.GUARDS | {"rank": "int64"},
         "effects": EFFECTS,
+        "loads": LOADS,
     }
     reports = []
     for rank, rows in enumerate(ranks):

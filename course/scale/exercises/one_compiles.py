@@ -10,12 +10,12 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
 
 from labkit import lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.torch_compat import funcol
 
 __all__ = ["one_compiles"]
 
