@@ -79,12 +79,15 @@ def starts(found: pd.DataFrame, label: str) -> Figure:
 
     >>> row = {"policy": "one", "ranks": 8, "p10": 1.0, "ready s": 2.0, "p90": 3.0}
     >>> starts(pd.DataFrame([row]), "simulated").summary.split(". ")[0]
-    'Until the last rank has its code'
+    'The last of 8 ranks has its code after 2 to 2 s'
     """
     need(found, ["policy", "ranks", "p10", "ready s", "p90"], "starts")
     sheet = Sheet()
+    most = found["ranks"].max()
+    least, longest = (found.loc[found["ranks"] == most, "ready s"].agg(end) for end in ("min", "max"))
     sheet.title(
-        "Until the last rank has its code", "Median, and the band from p10 to p90 of the simulated starts."
+        f"The last of {_ranks(most)} has its code after {least:.3g} to {longest:.3g} s",
+        "Median, and the band from p10 to p90 of the simulated starts.",
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
     sheet.top += HIGH + 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.look import calls, found, made
+from labkit.look import calls, effects, found, loads, made
 from labkit.records.record import TABLES
 from labkit.report import Report
 
@@ -37,6 +37,7 @@ def test_graphs_that_differ_in_sizes_only_are_no_difference(other, alike):
 def test_a_record_of_another_labkit_is_refused_by_what_it_lacks(tmp_path):
     types = TABLES | {f"all_{part}": TABLES[part] for part in found.WHOLE}
     types |= found.HELD | {"asked": made.TYPES, "guards": found.GUARDS}
+    types |= {"effects": effects.TYPES, "loads": loads.TYPES}
     tables = {name: pd.DataFrame([], columns=list(columns)) for name, columns in types.items()}
     about = {"rank": 0, "world_size": 1, "origin_ns": 0, "clock": ""}
 
