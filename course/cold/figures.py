@@ -48,9 +48,10 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
         whole = sum(end - start for _, start, end in spans)
         for phase, start, end in spans:
             share[lane, phase] = share.get((lane, phase), 0.0) + (end - start) / whole
-    lane, largest = max(share, key=lambda one: share[one])
+    last = max(lanes, key=lambda lane: lanes[lane][-1][2])
+    lane, largest = max((one for one in share if one[0] == last), key=lambda one: share[one])
     sheet.title(
-        f"“{largest}” takes the largest part: {share[lane, largest]:.0%} of the time of {lane}",
+        f"{last} takes {_s(lanes[last][-1][2])}, {share[lane, largest]:.0%} of it “{largest}”",
         "From a barrier to the answer to the first request; one run.",
     )
     _bars(sheet, lanes, [_s(spans[-1][2]) for spans in lanes.values()])

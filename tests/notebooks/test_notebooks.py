@@ -41,7 +41,7 @@ FEWER = {
         "programs = (summed, branches, loops)": "programs = (summed,)",
     },
     "12": {
-        'for caches in ("shared", "own-{rank}")': 'for caches in ("shared",)',
+        'for caches in ("shared", "own-{rank}", "late")': 'for caches in ("shared",)',
     },
     "18": {
         '"delivered", "setting", "shape", "counter", "hidden", "log", "functional"': '"delivered", "functional"',
