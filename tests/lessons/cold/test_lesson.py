@@ -186,7 +186,7 @@ def started(job, place):
         [*run, "cache_jobs.py", job], cwd=place, env=env, capture_output=True, text=True, timeout=300
     )
     assert not done.returncode, done.stderr[-2000:]
-    return dict(re.findall(r"rank (\d): sum (\S+)", done.stdout)), exercises.cache_lines(done.stderr)
+    return dict(re.findall(r"rank (\d): sum (\d+\.\d{5})", done.stdout)), exercises.cache_lines(done.stderr)
 
 
 @pytest.mark.slow

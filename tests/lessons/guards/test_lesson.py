@@ -148,6 +148,7 @@ def test_what_a_length_costs_under_each_setting(ranks, lesson):
         "TORCH_COMPILE_DYNAMIC_SOURCES": ["D...D", "DD..D", "DDDDD"],
         "mark_dynamic(min=2, max=16)": [f"D...{refused}", refused, refused],
         "mark_unbacked": ["D....", " UserError", " UserError"],
+        "dynamic=True": ["D...D", "DD..D", "DDDDD"],
         "dynamic=False": ["1RRRR", "1RRRR", "1RRRR"],
     }
     assert ranks.run(lengths, lesson["checked"], other, **how["mark_unbacked"]).same() == "D...."
