@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from course.shared.jobs import judge_jobs
+from course.shared.jobs import hint_by_cause, judge_jobs
 from labkit import files, torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -197,16 +197,7 @@ def cache_lines(log: str) -> list[str]:
 
 def judge_caches(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Each job's ranks, cause and change."""
-    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
-
-
-def _hint(job: str, on: set[int], cause: str, change: str) -> str:
-    right, right_cause, right_change = RIGHT[job]
-    if cause != right_cause:
-        return LOOK[job]
-    if on not in (right, *ALSO.get(job, ())):
-        return "right cause: on which ranks is it so?"
-    return "" if change == right_change else "right cause, and a change that does not touch it"
+    judge_jobs(attempt, ranks, say, hint_by_cause(RIGHT, LOOK, ALSO), RIGHT, CAUSES, CHANGES, FORM)
 
 
 caches = Exercise(

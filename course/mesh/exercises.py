@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from course.shared.jobs import judge_jobs
+from course.shared.jobs import hint_by_cause, judge_jobs
 from labkit import files
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
@@ -163,16 +163,8 @@ LOOK = {
 
 def judge_logs(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Each job's ranks, cause and change."""
-    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM, size=4)
-
-
-def _hint(job: str, on: set[int], cause: str, change: str) -> str:
-    right, right_cause, right_change = RIGHT[job]
-    if cause != right_cause:
-        return LOOK[job]
-    if on not in (right, *ALSO.get(job, ())):
-        return "right cause: on which ranks is it so?"
-    return "" if change == right_change else "right cause, and a change that does not touch it"
+    hint = hint_by_cause(RIGHT, LOOK, ALSO)
+    judge_jobs(attempt, ranks, say, hint, RIGHT, CAUSES, CHANGES, FORM, size=4)
 
 
 fence = Exercise(

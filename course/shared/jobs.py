@@ -10,7 +10,7 @@ from typing import Any
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Mistake, on_ranks
 
-__all__ = ["hint_in_order", "job_with", "judge_jobs"]
+__all__ = ["hint_by_cause", "hint_in_order", "job_with", "judge_jobs"]
 
 
 def judge_jobs(
@@ -97,6 +97,34 @@ def hint_in_order(
         if change == change_right:
             return ""
         return changes[job].get(change, "right cause, and the remedy of another one")
+
+    return hint
+
+
+def hint_by_cause(
+    right: Mapping[str, tuple[set[int], str, str]],
+    look: Mapping[str, str],
+    also: Mapping[str, Collection[set[int]]],
+) -> Callable[[str, set[int], str, str], str]:
+    """Make the `hint_of` of `judge_jobs` that looks at the cause first, then at the ranks, then at the change.
+
+    Args:
+        right: the right answer by job.
+        look: the hint for a wrong cause by job.
+        also: by job, other sets of ranks that are as right.
+
+    >>> hint = hint_by_cause({"A": ({0}, "late", "wait")}, {"A": "when?"}, {"A": [{0, 1}]})
+    >>> hint("A", {0}, "early", "wait"), hint("A", {1}, "late", "wait"), hint("A", {0, 1}, "late", "wait")
+    ('when?', 'right cause: on which ranks is it so?', '')
+    """
+
+    def hint(job: str, ranks: set[int], cause: str, change: str) -> str:
+        ranks_right, cause_right, change_right = right[job]
+        if cause != cause_right:
+            return look[job]
+        if ranks not in (ranks_right, *also.get(job, ())):
+            return "right cause: on which ranks is it so?"
+        return "" if change == change_right else "right cause, and a change that does not touch it"
 
     return hint
 

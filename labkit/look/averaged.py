@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,11 +11,12 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit import places, torch_compat
+from labkit import torch_compat
+from labkit.look.made import line_of_program
 from labkit.look.steps import wrapped
 from labkit.ranks import introspect
 
-__all__ = ["Averaging", "line_of_program"]
+__all__ = ["Averaging"]
 
 
 class Averaging:
@@ -83,14 +83,6 @@ class Averaging:
         if last < since_ns:
             return f"{name} averaged no gradient in the recorded steps: does the program call model.module instead?"
         return ""
-
-
-def line_of_program() -> str:
-    """Return the innermost line of the program on the stack; '' where all of it is library code."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and places.is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    return places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
 def _averages(call: introspect.Collective, ddp: Any) -> bool:

@@ -179,10 +179,8 @@ def _no_frame(looked: Look, ddp: bool) -> tuple[str, str]:
 
 def _apart(looked: Look) -> list[Cause]:
     """That ranks differ; what is said of parameters holds what to do."""
-    said, fix = (
-        looked.apart(),
-        "let all ranks take the same branches, with inputs of the same kinds and sizes",
-    )
+    said = looked.apart()
+    fix = "let all ranks take the same branches, with inputs of the same kinds and sizes"
     if NUMBERS_ONLY in said:
         fix = "none where the number is the rank's own, as its index or a size of its data; else give all the same"
     fix = "" if said in looked.unequal() else fix

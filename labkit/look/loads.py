@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from torch import nn
 
-from labkit.look.averaged import line_of_program
+from labkit.look.made import line_of_program
 from labkit.look.steps import wrapped
 
 __all__ = ["TYPES", "Lost", "Loads", "lost"]

@@ -14,7 +14,7 @@ import torch
 
 from labkit import places
 
-__all__ = ["TYPES", "Made", "asked"]
+__all__ = ["TYPES", "Made", "asked", "line_of_program"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
@@ -39,10 +39,7 @@ class Made:
     @classmethod
     def of(cls, model: Any, options: dict[str, Any]) -> Made:
         """Describe what torch.compile is given, at the line of the program that calls it."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and places.is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        place = places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+        place = line_of_program()
         dynamic = str(options.get("dynamic"))
         module, method = getattr(model, "__self__", model), getattr(model, "__func__", None)
         # `module.compile()` compiles a method that nn.Module has for the call of every module
@@ -59,6 +56,14 @@ class Made:
         name = f"{type(module).__qualname__.rpartition('<locals>.')[2]}.forward"
         shared = not in_place and not _not_torchs(type(module).forward)
         return cls(place, name, own, ddp, shared, dynamic, **held, whole=True)
+
+
+def line_of_program() -> str:
+    """Return the innermost line of the program on the stack; '' where all of it is library code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and places.is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
 def _not_torchs(fn: Any) -> bool:
