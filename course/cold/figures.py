@@ -52,7 +52,7 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
     lane, largest = max((one for one in share if one[0] == last), key=lambda one: share[one])
     sheet.title(
         f"{last} takes {_s(lanes[last][-1][2])}, {share[lane, largest]:.0%} of it “{largest}”",
-        "From a barrier to the answer to the first request; one run.",
+        "Seconds from the start of the first call; one run.",
     )
     _bars(sheet, lanes, [_s(spans[-1][2]) for spans in lanes.values()])
     return sheet.finish(label)

@@ -84,7 +84,10 @@ def test_each_mend_changes_its_counts(path, stage):
 @pytest.mark.slow
 def test_the_service_as_delivered_ends_its_calibration_in_a_hang_that_is_seen(path):
     said = path.tables["checks"].set_index(["stage", "check"])["said"]
-    assert said["delivered", "ends"] == "hung: rank 0 in recv, rank 1 in all_reduce, rank 2 in all_reduce"
+    assert (
+        said["delivered", "ends"]
+        == "hung: rank 0 in recv from rank 1, rank 1 in all_reduce, rank 2 in all_reduce"
+    )
     assert "Timed out waiting 500ms" in said["delivered", "patient"]
 
 
