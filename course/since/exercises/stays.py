@@ -29,6 +29,11 @@ LINES: dict[str, Callable[..., Any]] = {  # what the lesson's job runs
         .to_local()
     ),
     "f": lambda x, mesh, tp: distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None).to_local(),
+    "g": lambda x, mesh, tp: (
+        DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+        .redistribute(placements=[Shard(1)])
+        .to_local()
+    ),
 }
 
 
@@ -44,9 +49,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if missing := sorted(differ - named):
         raise Mistake(
             f"{', '.join(missing)}: with the switch on the graphs of the two ranks still differ",
-            "distribute_tensor cuts the whole tensor in Python, by the coordinate as a number; redistribute asks later"
-            if missing == ["f"]
-            else "the switch reaches what DTensor asks its mesh in a redistribution, and no number of your Python's",
+            "Shard(0) to Shard(1) on a CPU cuts by mesh.get_local_rank(), a number in Python"
+            if missing == ["g"]
+            else "distribute_tensor cuts the whole tensor in Python, by the coordinate as a number"
+            if "f" in missing and not {"c", "d"} & set(missing)
+            else "the switch reaches what DTensor asks from Replicate to Shard, and no number of your Python's",
         )
     if extra := sorted(named - differ):
         raise Mistake(

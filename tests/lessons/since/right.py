@@ -53,7 +53,7 @@ def an_input():
 
 
 def as_a_list():
-    return ["c", "d", "f"]
+    return ["c", "d", "f", "g"]
 
 
 RIGHT = {

@@ -25,7 +25,8 @@ def test_the_switch_removes_what_torch_writes_and_not_what_python_computes(size)
         def graphs(name):
             return tuple(len(set(fake.run(program.graphs_of, name, on).values())) for on in (False, True))
 
-        assert graphs("uneven shards of a DTensor") == (size, 1)
+        assert graphs("Replicate to Shard, and back") == (size, 1)
+        assert graphs("Shard(0) to Shard(1)") == (size, size)
         assert graphs("sum over a sub mesh") == (size // 2, 1)
         assert graphs("slice by mesh.get_local_rank()") == (size, size)
         assert graphs("other order on one rank (08)") == (1, 1), "the text does not tell the order of inputs"

@@ -42,12 +42,16 @@ def only_numbers():
     return {"c", "d"}
 
 
+def by_the_operators():
+    return {"c", "d", "f"}
+
+
 def coordinates_too():
-    return {"c", "d", "e", "f"}
+    return {"c", "d", "e", "f", "g"}
 
 
 def sizes_too():
-    return {"b", "c", "d", "f"}
+    return {"b", "c", "d", "f", "g"}
 
 
 def none_stays():
@@ -67,6 +71,7 @@ COORDINATE = {
 }
 STAYS = {
     only_numbers: "distribute_tensor cuts the whole tensor in Python",
+    by_the_operators: "cuts by mesh.get_local_rank()",
     coordinates_too: "takes a group from a mesh",
     sizes_too: "the size of a mesh is the same on every rank",
     none_stays: "no number of your Python's",
