@@ -47,6 +47,7 @@ class Lesson:
     question: str
     minutes: int
     running: int | None  # of these minutes
+    optional: bool  # no later lesson needs it
     hardware: str
     sources: str
 
@@ -91,19 +92,27 @@ def parse(name: str, text: str) -> Lesson:
         parts["The question"],
         int(needs[1]),
         int(running[1]) if running else None,
+        " minutes, optional" in parts["Needs"],
         needs[2].removesuffix("."),
         parts["Covers"].removesuffix("."),
     )
 
 
 def table(rows: Sequence[Lesson]) -> str:
-    """The map as a Markdown table, each lesson a link to its notebook beside the one that holds the map."""
+    """The map as a Markdown table, each lesson a link to its notebook beside the one that holds the map.
+
+    Its last row adds up the minutes of the lessons that are not optional.
+    """
     lines = ["| lesson | the question | minutes | to run |", "|---|---|---|---|"]
     for row in rows:
         question = row.question.replace("|", r"\|")
         lines.append(
-            f"| [{row.title}]({row.name}.ipynb) | {question} | {row.minutes} | {row.running or ''} |"
+            f"| [{row.title}]({row.name}.ipynb) | {question}{' *Optional.*' if row.optional else ''} "
+            f"| {row.minutes} | {row.running or ''} |"
         )
+    needed = [row for row in rows if not row.optional]
+    minutes, running = sum(row.minutes for row in needed), sum(row.running or 0 for row in needed)
+    lines.append(f"| *All but the optional ones* | | {minutes:,} | {running} |")
     return "\n".join(lines)
 
 

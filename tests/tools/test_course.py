@@ -39,6 +39,7 @@ def checkout(tmp_path):
             place,
         ],
         "05_trap": [v4.new_markdown_cell(head(), id="b")],
+        "06_more": [v4.new_markdown_cell(head("06 · More", "9 minutes, optional. Two ranks."), id="c")],
     }
     for name, mine in cells.items():
         nbformat.write(v4.new_notebook(cells=mine), folder / f"{name}.ipynb")
@@ -88,16 +89,19 @@ def test_the_map_is_written_once_and_stale_after_a_change(checkout):
         "|---|---|---|---|",
         "| [00 · Start here](00_start_here.ipynb) | Who waits for whom? | 5 |  |",
         "| [05 · The trap](05_trap.ipynb) | Who waits for whom? | 20 | 3 |",
+        "| [06 · More](06_more.ipynb) | Who waits for whom? *Optional.* | 9 |  |",
+        "| *All but the optional ones* | | 25 | 3 |",
     ]
     assert readme.read_text() == (
         "# R\n\n| lesson | the question |\n|---|---|\n"
         "| [00_start_here](notebooks/00_start_here.ipynb) | Who waits for whom? |\n"
-        "| [05_trap](notebooks/05_trap.ipynb) | Who waits for whom? |\n\nEnd.\n"
+        "| [05_trap](notebooks/05_trap.ipynb) | Who waits for whom? |\n"
+        "| [06_more](notebooks/06_more.ipynb) | Who waits for whom? |\n\nEnd.\n"
     )
     other = checkout / "notebooks" / "05_trap.ipynb"
     other.write_text(other.read_text().replace("20 minutes", "25 minutes"))
     assert course.stale(checkout) == [f"{course.FRONT}.ipynb"]
-    (checkout / "notebooks" / "06_next.ipynb").write_text(other.read_text())
+    (checkout / "notebooks" / "07_next.ipynb").write_text(other.read_text())
     assert sorted(course.stale(checkout)) == [f"{course.FRONT}.ipynb", "README.md"]
 
 
