@@ -52,6 +52,11 @@ def _checkpointed(x: Any, group: Any) -> Any:
     return checkpoint(lambda x: _reduce(x, group).sin(), x, use_reentrant=False)
 
 
+def _by_keyword(x: Any, group: Any) -> Any:
+    summed = torch.ops._c10d_functional.all_reduce(x, group_name=group.group_name, reduce_op="sum")
+    return torch.ops._c10d_functional.wait_tensor(summed)
+
+
 def _second(x: Any, group: Any, own: Any) -> Any:
     return funcol.all_reduce(funcol.all_reduce(x, "sum", own), "sum", group)
 
@@ -73,6 +78,10 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "an all_reduce in a checkpoint": (
         _checkpointed,
         "a checkpointed part is a graph inside the graph: go through `graph.modules()`",
+    ),
+    "an all_reduce by keyword": (
+        _by_keyword,
+        "arguments can stand in `node.kwargs`: read `group_name` by the names of the operator's schema",
     ),
 }
 SECOND = "one node of the right group does not make the graph right: look at every node"

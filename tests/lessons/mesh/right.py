@@ -18,8 +18,9 @@ def by_members(group):
                     continue
                 packet = getattr(target, "overloadpacket", target)
                 schema = getattr(packet, packet.overloads()[0])._schema
-                for argument, value in zip(schema.arguments, node.args, strict=False):
-                    if argument.name == "group_name" and _resolve_process_group(value) is not group:
+                names = [argument.name for argument in schema.arguments]
+                for name, value in (dict(zip(names, node.args, strict=False)) | node.kwargs).items():
+                    if name == "group_name" and _resolve_process_group(value) is not group:
                         raise ValueError(value)
         return graph
 

@@ -37,8 +37,8 @@ def _trained(shape, width, rows, mistake):
         ((3, 2), None, []),
         ((2, 3), None, []),
         ((3, 2), "input by rank", ["input along tp"]),
-        ((2, 3), "mean over tp", ["weights along dp"]),
-        ((3, 2), "mean over the world", []),  # all agree about the wrong number
+        ((2, 3), "mean over tp", ["the same gradients along tp", "weights along dp"]),
+        ((3, 2), "mean over the world", ["the same gradients along tp"]),  # the weights agree, and are wrong
     ],
 )
 def test_each_axis_finds_what_breaks_its_own_contract(six, shape, mistake, broken):

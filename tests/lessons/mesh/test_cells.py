@@ -17,6 +17,7 @@ from labkit.ranks import RankError
 from labkit.timing import Times
 
 LESSON = "11_mesh_or_world"
+FORMS = ("outside", "outside, with an answer", "in every all-reduce")
 DRILLS = ("drill-setup", "drill-a", "drill-b")
 
 
@@ -73,12 +74,13 @@ def test_the_same_counts_get_two_verdicts(report):
 
 @pytest.mark.slow
 def test_every_form_is_timed(report):
-    forms = [f"{form}, {ms} ms" for form in ("outside", "in every all-reduce") for ms in (0, 1)]
+    forms = [f"{form}, {ms} ms" for form in FORMS for ms in (0, 1)]
     assert set(report.frame["variant"]) == set(forms)
     assert report.tables["samples"].groupby(["variant", "rank"]).size().eq(8).all()
     assert [(verdict.a, verdict.b) for verdict in report.verdicts] == [
         (forms[1], forms[0]),
         (forms[3], forms[2]),
+        (forms[5], forms[4]),
     ]
 
 

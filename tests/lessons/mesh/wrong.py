@@ -19,8 +19,12 @@ def _backend(refuses):
     return my_fence
 
 
-def _names(node):
+def _args(node):
     return [a for a in node.args if isinstance(a, str)] if "_c10d_functional" in str(node.target) else []
+
+
+def _names(node):
+    return [node.kwargs["group_name"]] if "group_name" in node.kwargs else _args(node)
 
 
 def _deep(graph):
@@ -41,6 +45,15 @@ def _the_first(group):
     def backend(graph, inputs):
         names = [names for names in map(_names, _deep(graph)) if names]
         if names and names[0][-1] != group.group_name:
+            raise RuntimeError("another group")
+        return graph.forward
+
+    return backend
+
+
+def _only_args(group):
+    def backend(graph, inputs):
+        if any(_args(node)[-1] != group.group_name for node in _deep(graph) if _args(node)):
             raise RuntimeError("another group")
         return graph.forward
 
@@ -114,6 +127,7 @@ WRONG = {
         refuses_nothing: "compare it with `group.group_name`",
         refuses_all: "it is the group's own",
         only_reduces: "other collectives have a group",
+        _only_args: "by the names of the operator's schema",
         top_only: "go through `graph.modules()`",
         _the_first: "look at every node",
         _a_part_of_the_name: "is a part of",
