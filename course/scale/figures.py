@@ -65,10 +65,11 @@ def curves(found: pd.DataFrame, label: str) -> Figure:
 
 @styled
 def starts(found: pd.DataFrame, label: str) -> Figure:
-    """Draw how long a job's start takes by the number of ranks, a line for each policy.
+    """Draw how long a job's start takes by the number of ranks: a colour for each policy, a dash for how it was drawn.
 
     Args:
-        found: the columns policy, ranks, and seconds until the last rank is ready: p10, 'ready s' (the median), p90.
+        found: the columns policy ('policy, how it was drawn'), ranks, and seconds until the last rank is ready:
+            p10, 'ready s' (the median), p90.
         label: what was simulated from which measurement.
 
     Returns:
@@ -93,10 +94,12 @@ def starts(found: pd.DataFrame, label: str) -> Figure:
     sheet.top += HIGH + 0.5
     ax.set(xscale="log", xlabel="ranks", ylabel="seconds (simulated)")
     keys = []
-    for i, (policy, rows) in enumerate(found.groupby("policy", sort=False)):
-        colour, dashes = style.COLOURS[1 + i], ("-", "--", ":")[i % 3]
+    kinds, drawn = ([*dict.fromkeys(found["policy"].str.partition(", ")[part])] for part in (0, 2))
+    for policy, rows in found.groupby("policy", sort=False):
+        kind, _, how = str(policy).partition(", ")
+        colour, dashes = style.COLOURS[1 + kinds.index(kind)], ("-", "--", ":")[drawn.index(how) % 3]
         ax.plot(rows["ranks"], rows["ready s"], dashes, color=colour, linewidth=2, marker="o", markersize=4)
-        ax.fill_between(rows["ranks"], rows["p10"], rows["p90"], color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(rows["ranks"], rows["p10"], rows["p90"], color=colour, alpha=0.12, linewidth=0)
         keys.append((str(policy), style.line(colour, dashes)))
         last = rows.loc[rows["ranks"].idxmax()]
         sheet.say(f"{policy}: the last of {_ranks(last['ranks'])} is ready after {last['ready s']:.3g} s")
