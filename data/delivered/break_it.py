@@ -200,8 +200,15 @@ def watchdog(store: Any, window: float, patience: float, on_silence: Callable[[s
 
     def watch() -> None:
         limits = {"heartbeat": window, "step": patience}
+        pause, awake = window / 10, time.monotonic()
         while not (late := [k for k, limit in limits.items() if time.monotonic() - changed[k] > limit]):
-            time.sleep(window / 10)
+            time.sleep(pause)
+            now = time.monotonic()
+            lost, awake = max(0.0, now - awake - 2 * pause), now
+            for (
+                key
+            ) in changed:  # this process stood still (Python's lock): that says nothing about the leader
+                changed[key] += lost
         on_silence(f"the leader's {late[0]} has not changed for {limits[late[0]]:g} s")
 
     for part in (listen, watch):

@@ -82,7 +82,7 @@ class Watchdog(_Background):
     """End this worker process when the leader's heartbeat has not changed for `window` seconds.
 
     It looks from a thread and a connection of its own, so it works while the main thread is stuck in a collective. A
-    store that cannot be reached counts as silence.
+    store that cannot be reached counts as silence; time in which this process stood still does not.
 
     Args:
         store: The c10d store that the heartbeat writes to.
@@ -117,8 +117,13 @@ class Watchdog(_Background):
         threading.Thread(target=self._listen, daemon=True, name="watchdog-ear").start()
 
     def _watch(self) -> None:
-        while not self._over.wait(min(self.window / 5, 1.0)):
-            silent = time.monotonic() - self._heard
+        pause, awake = min(self.window / 5, 1.0), time.monotonic()
+        while not self._over.wait(pause):
+            now = time.monotonic()
+            # where a call kept Python's lock, this process stood still, which says nothing about the leader
+            self._heard += max(0.0, now - awake - 2 * pause)
+            awake = now
+            silent = now - self._heard
             if silent > self.window:
                 self.on_silence(silent)
                 return

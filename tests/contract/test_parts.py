@@ -390,6 +390,38 @@ def test_what_cannot_be_sent_is_named_before_anybody_hears_of_it():
     assert preflight({"ok": 1}, {"x": torch.ones(2, 3).t()}).tensors[0].is_contiguous()
 
 
+class _Beating:
+    """A store of a leader in another process: its heartbeat goes on whatever holds this process up."""
+
+    alive = True
+
+    def check(self, keys):
+        return True
+
+    def get(self, key):
+        return str(int(time.monotonic() / 0.02)) if self.alive else "0"
+
+    def clone(self):
+        return self
+
+
+def test_a_worker_that_stood_still_is_no_silence_of_the_leader():
+    store, silent = _Beating(), threading.Event()
+    numbers = torch.rand(2_000_000).tolist()
+    with Watchdog(store, window=0.15, on_silence=lambda seconds: silent.set()):
+        for _ in range(3):
+            time.sleep(0.2)
+            began = time.monotonic()
+            numbers.sort()  # one call, which keeps Python's lock
+            stood = time.monotonic() - began
+            numbers = torch.rand(2_000_000).tolist()
+            time.sleep(0.2)
+        assert stood > 0.15, "too short to tell"
+        assert not silent.is_set()
+        store.alive = False
+        assert silent.wait(30)
+
+
 def test_a_heartbeat_keeps_the_watchdog_quiet_until_it_stops():
     store, silent = dist.HashStore(), threading.Event()
     heartbeat = Heartbeat(store, every=0.02)
