@@ -63,8 +63,8 @@ HINTS: dict[str, tuple[str, str, str]] = {
     ),
     "gradients 1": (
         "Print each gradient divided by the one of one process. Which factor do most of them share?",
-        "The mean over the pieces is taken twice: once of the losses, once of the gradients.",
-        "Remove the loop that divides the gradients. AdamW hides such a factor, the clip does not.",
+        "The mean over the pieces is taken twice.",
+        "`loss` is divided already: `loss.backward()`. AdamW hides such a factor.",
     ),
     "gradients 2": (
         "Only the norms' weights are left. Where do their gradients come from?",

@@ -39,7 +39,7 @@ def sources(fixed: Iterable[str] = ()) -> dict[str, str]:
     >>> [sum(text.count("dynamic=False") for text in sources(done).values()) for done in ((), ["shape"])]
     [1, 0]
     """
-    fixed, fixes = list(fixed), program.FIXES | program.TRAINING_FIXES
+    fixed, fixes = list(fixed), program.FIXES | program.TRAINING_FIXES  # no name is in both
     found = {label: text for label, text in program.CELLS.items() if SOLUTION not in text}
     for fault in chosen(fixed, list(fixes), "fault") if fixed else ():
         for before, after in fixes[fault]:

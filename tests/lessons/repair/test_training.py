@@ -20,7 +20,7 @@ NOTICED = {
     "twice": {"gradients"},
     "norm": {"gradients", "alike"},
     "clip": {"clip", "alike"},
-    "log": {"level"},
+    "largest": {"level"},
 }
 
 
