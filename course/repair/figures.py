@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
 from labkit.views import style
-from labkit.views.strip import strips
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import need, table
 
-__all__ = ["fragments", "progress"]
+__all__ = ["progress"]
 
 BASELINE = "eager"
 NAMES, ROW, GAP, NOTE = 1.35, 0.36, 0.5, 2.6  # inches
@@ -112,21 +110,3 @@ def _finding(stages: pd.DataFrame, rates: pd.DataFrame) -> str:
     if len(stages) == 1:
         return f"{first['stage']}: {shares[0]:.2f} times the frame rate of eager, {breaks}"
     return f"From {shares[0]:.2f} to {shares[1]:.2f} times the frame rate of eager, and from {breaks}"
-
-
-def fragments(report: Any, stages: tuple[str, ...] = (), **options: Any) -> Figure:
-    """Draw one frame of some stages under each other as fragment strips, the first and the last one by default.
-
-    Raises:
-        ValueError: the report has no such stage.
-    """
-    there = list(table(report, "stages", ["stage"])["stage"])
-    for name in stages:
-        if name not in there:
-            raise ValueError(f"no stage {name!r} in this report: there are {', '.join(there)}")
-    records = {}
-    for name in stages or (there[0], there[-1]):
-        parts = {key: table(report, key, ["variant"]) for key in ("segments", "events", "breaks", "counts")}
-        parts = {key: part[part["variant"] == name] for key, part in parts.items()}
-        records[name] = SimpleNamespace(label=report.label, **parts)
-    return strips(records, **{"forward": "typical", "label": report.label, **options})

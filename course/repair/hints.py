@@ -1,10 +1,10 @@
-"""Hints for the repair of lesson 18: three for each symptom, from where to look to what to write."""
+"""Hints for the repairs of lesson 18: three for each symptom, from where to look to what to write."""
 
 from __future__ import annotations
 
 __all__ = ["HINTS", "hint"]
 
-# the check that fails, with a number where several faults fail the same one; from the first hint to the third
+# the check that fails, of the service and then of the job, with a number where several faults fail the same one
 HINTS: dict[str, tuple[str, str, str]] = {
     "ends": (
         "Read the report of the hang: which rank waits in which call, and which rank is not in that call at all.",
@@ -50,6 +50,36 @@ HINTS: dict[str, tuple[str, str, str]] = {
         "Some all-reduces do not run in compiled code. Which function calls them, and which form do they have?",
         "Outside of a graph, a functional collective returns a tensor subclass whose operators run through Python.",
         "Let `decode` call `add_up`, which is in place where nothing is compiled.",
+    ),
+    "checkpoint": (
+        "Read the report of the hang: which rank is in which collective, and who called it?",
+        "`whole` gathers from both shards, and only one of them calls it.",
+        "Let both shards call `whole`. Only the writing of a file belongs to one of them.",
+    ),
+    "graphs": (
+        "The layers have the same code, and there is a graph for each. Read `TORCH_LOGS=recompiles` for the guard.",
+        "An `int` attribute of a module is a constant of the graph, and after 8 graphs Dynamo gives up.",
+        "Make `depth` a tensor: its value is then read when the graph runs.",
+    ),
+    "gradients 1": (
+        "Print each gradient divided by the one of one process. Which factor do most of them share?",
+        "The mean over the pieces is taken twice.",
+        "`loss` is divided already: `loss.backward()`. AdamW hides such a factor.",
+    ),
+    "gradients 2": (
+        "Only the norms' weights are left. Where do their gradients come from?",
+        "In backward the norm's weight gets its gradient before `Enter` adds up: a partial sum.",
+        "Take the norm first, and `Enter` after it; or add up the norms' gradients over the shards.",
+    ),
+    "clip": (
+        "Print the norm that is clipped by, on both ranks.",
+        "A shard's norm is that of its own parts. The ranks then scale by different factors.",
+        "Sum squares of split weights over the shards, replicated ones once; then `nn.utils.clip_grads_with_norm_`.",
+    ),
+    "level": (
+        "Profile both ranks: which operator does one of them have that the other has not?",
+        "The first shard computes singular values for its log, and the other waits in its next all-reduce.",
+        "Log the norm of each weight, which bounds its largest singular value; or log every 100th step.",
     ),
 }
 

@@ -1,9 +1,9 @@
-"""A tensor-parallel service with nine faults: what each mend changes in speed, in counts and in the contract."""
+"""Lesson 18's service and training job: what each fix changes in speed, in counts and in the contract."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from labkit.records import merge as merge_records
 from labkit.report import Report
 from labkit.timing import Times, check_rounds
 
-__all__ = ["BASELINE", "DELIVERED", "described", "drills", "run", "merge"]
+__all__ = ["BASELINE", "DELIVERED", "described", "drills", "factorial", "merge", "run"]
 
 TITLE, VIEW = "A service, repaired fault by fault", "course.repair.figures:progress"
 
@@ -28,7 +28,6 @@ BASELINE, DELIVERED, YOURS = "eager", "delivered", "yours"
 NEEDED = ("Settings", "Shard", "serve", "replay", "FRAME", "CALIBRATE")  # what is taken of the program
 STALL_S, PATIENCE_S, PAUSE_S = 1.0, 30.0, 1.0
 TIMEOUT_S = 600.0
-DRAWN = ("segments", "events")  # of one frame
 
 
 def run(
@@ -39,12 +38,12 @@ def run(
     program: Any = None,
     name: str = YOURS,
 ) -> Report:
-    """Mend the service fault by fault; after each mend count, compare with the contract, and time against eager.
+    """Fix the service fault by fault; after each fix count, compare with the contract, and time against eager.
 
-    The yardstick is the mended service without torch.compile. Counts come from Dynamo alone (`backend="eager"`), times
-    from Inductor. Tables: `stages` (stage, breaks, regions, recompiles in traffic, functional collectives a frame, and
-    the checks that fail), `checks` (stage, check, passed, said), those of a record by `variant` (the stage), and
-    `samples` (evidence, variant, rank, round, seconds a frame).
+    The yardstick is the repaired service without torch.compile. Counts come from Dynamo alone (`backend="eager"`),
+    times from Inductor. Tables: `stages` (stage, breaks, regions, recompiles in traffic, functional collectives a
+    frame, and the checks that fail), `checks` (stage, check, passed, said), those of a record by `variant` (the
+    stage), and `samples` (evidence, variant, rank, round, seconds a frame).
 
     Args:
         ranks: the two shards, on the CPU. Three ranks more, over gloo, are started for the drills.
@@ -80,9 +79,7 @@ def run(
         )
     ours = choose_program("repair", program, NEEDED)
     services = {name: ours.code} if program is not None else _stages(stage)
-    tables: dict[str, list[pd.DataFrame]] = {
-        key: [] for key in ("stages", "checks", "counts", "breaks", *DRAWN)
-    }
+    tables: dict[str, list[pd.DataFrame]] = {key: [] for key in ("stages", "checks", "counts", "breaks")}
     with Ranks(3, device="cpu", backend="gloo", quiet=True, live=False) as three:
         for made, service in services.items():
             facts = ranks.run(on_ranks.watched, service, timeout=TIMEOUT_S)
@@ -100,6 +97,32 @@ def run(
         whole["samples"] = times.frame.assign(evidence=ranks.label)
         verdicts = [times.compare(made, BASELINE) for made in services]
     return Report("repair", TITLE, ranks.label, whole, verdicts, notes=ours.notes, view=VIEW)
+
+
+def factorial(ranks: Ranks, factors: Mapping[str, Sequence[str]], rounds: int) -> Times:
+    """Time the service with each combination of some faults left in and all others fixed, in the same rounds.
+
+    Args:
+        ranks: the two shards.
+        factors: names of faults that are left in together, by the name of the factor.
+        rounds: of the timing.
+
+    Returns:
+        Seconds a frame. Variants are named after what is left in, as in 'breaks + decoder' or 'neither', and 'eager' is
+        the repaired service without torch.compile.
+
+    Raises:
+        ValueError: bad rounds, or a fault that does not exist.
+    """
+    check_rounds(rounds)
+    timed: dict[str, tuple[Any, bool]] = {}
+    for bits in itertools.product((True, False), repeat=len(factors)):
+        left = [name for name, bit in zip(factors, bits, strict=True) if bit]
+        faults = [fault for name in left for fault in chosen(factors[name], stages.faults(), "fault")]
+        fixed = [fault for fault in stages.faults() if fault not in faults]
+        timed[" + ".join(left) or "neither"] = (stages.sources(fixed), True)
+    timed[BASELINE] = (stages.sources(stages.faults()), False)
+    return Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S))
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -206,16 +229,9 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
     most["recompiles"] = max(found["recompiles"] for found in facts.values())
     most["functional"] = max(found["functional"] for found in facts.values())
     row = {**most, "fails": ", ".join(checks[~checks["passed"]]["check"])}
-    last = {
-        key: table[table["forward"] == table["forward"].max()]
-        for key, table in record.tables.items()
-        if key in DRAWN
-    }
-    last["events"] = last["events"][last["events"]["kind"] != "op"]
     return {
         "stages": pd.DataFrame([row]),
         "checks": checks,
         "counts": record.counts,
         "breaks": record.breaks,
-        **last,
     }

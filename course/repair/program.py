@@ -1,6 +1,6 @@
-"""The program of lesson 18 as it is delivered: a service, and the mends of its nine faults.
+"""The programs of lesson 18 as they are delivered, a service and a training job, and the fixes of their faults.
 
-Readers mend the service in the cells of the lesson and save them there, so its first state is kept as data. `make map`
+Readers fix both in the cells of the lesson and save them there, so their first state is kept as data. `make map`
 writes that from the notebook, and a test holds the two together.
 """
 

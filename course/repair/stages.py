@@ -1,4 +1,4 @@
-"""The service of lesson 18 with some of its faults mended, made from its cells as they were delivered."""
+"""The programs of lesson 18 with some of their faults fixed, made from its cells as they were delivered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labkit.lessons import execute
 
 __all__ = ["build", "faults", "sources"]
 
-MENDS = "FIXES = {"
+SOLUTION = "FIXES = {"  # it stands in the cells that hold the fixes, and in no other
 
 
 def faults() -> list[str]:
@@ -24,11 +24,11 @@ def faults() -> list[str]:
     return list(program.FIXES)
 
 
-def sources(mended: Iterable[str] = ()) -> dict[str, str]:
-    """Give the service's cells as they are delivered, or after some faults were mended.
+def sources(fixed: Iterable[str] = ()) -> dict[str, str]:
+    """Give the cells of service and training as they are delivered, or after some faults were fixed.
 
     Args:
-        mended: names of faults.
+        fixed: names of faults, of the service or of the training job.
 
     Returns:
         The source of each cell by its label.
@@ -39,14 +39,14 @@ def sources(mended: Iterable[str] = ()) -> dict[str, str]:
     >>> [sum(text.count("dynamic=False") for text in sources(done).values()) for done in ((), ["shape"])]
     [1, 0]
     """
-    mended = list(mended)
-    found = {label: text for label, text in program.CELLS.items() if MENDS not in text}
-    for fault in chosen(mended, faults(), "fault") if mended else ():
-        for before, after in program.FIXES[fault]:
+    fixed, fixes = list(fixed), program.FIXES | program.TRAINING_FIXES  # no name is in both
+    found = {label: text for label, text in program.CELLS.items() if SOLUTION not in text}
+    for fault in chosen(fixed, list(fixes), "fault") if fixed else ():
+        for before, after in fixes[fault]:
             held = [label for label, text in found.items() if before in text]
             assert len(held) == 1 and found[held[0]].count(before) == 1, f"{before!r} has to stand once"
             found[held[0]] = found[held[0]].replace(before, after)
-    return {f"{label}{' mended' * bool(mended)}": text for label, text in found.items()}
+    return {f"{label}{' fixed' * bool(fixed)}": text for label, text in found.items()}
 
 
 def build(service: Mapping[str, str] | Any) -> Any:

@@ -1,4 +1,4 @@
-"""The service of lesson 18: what each mend changes, who notices each fault that is left in, and what is refused."""
+"""The service of lesson 18: what each fix changes, who notices each fault that is left in, and what is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATH = {
     "log fixed": (0, 0, 8, "in place"),
     "functional fixed": (0, 0, 0, ""),
 }
-# who notices a fault that is left in when all others are mended
+# who notices a fault that is left in when all others are fixed
 NOTICED = {
     "group": "ends",
     "timeout": "patient",
@@ -54,18 +54,17 @@ def path(ranks) -> Report:
     return measure.run(ranks, rounds=0)
 
 
-# --- the mends ---
+# --- the fixes ---
 
 
 def test_there_are_nine_faults_and_each_is_noticed_by_a_check_with_hints_of_its_own():
     assert list(NOTICED) == FAULTS and len(FAULTS) == 9
     assert {name for noticed in NOTICED.values() for name in noticed.split(", ")} == set(checks.CHECKS)
     symptoms = {symptom.rstrip(" 12") for symptom in hints.HINTS}
-    assert symptoms == set(checks.CHECKS) - {"numbers"}, "`numbers` and `alike` fail by one fault"
-    assert len(hints.HINTS) == 9
+    assert symptoms >= set(checks.CHECKS) - {"numbers"}, "`numbers` and `alike` fail by one fault"
 
 
-def test_a_mend_changes_the_service_and_leaves_the_others_as_they_are():
+def test_a_fix_changes_the_service_and_leaves_the_others_as_they_are():
     whole = "".join(stages.sources().values())
     for fault in FAULTS:
         assert "".join(stages.sources([fault]).values()) != whole
@@ -75,7 +74,7 @@ def test_a_mend_changes_the_service_and_leaves_the_others_as_they_are():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", PATH)
-def test_each_mend_changes_its_counts(path, stage):
+def test_each_fix_changes_its_counts(path, stage):
     row = path.frame.set_index("stage").loc[stage]
     found = (row["breaks"], row["recompiles"], row["functional"], row["fails"])
     assert found == PATH[stage]
@@ -103,16 +102,16 @@ def test_a_fault_that_is_left_in_is_noticed(ranks, three, fault):
 
 @pytest.mark.slow
 def test_a_service_of_a_reader_is_measured_in_its_own_place(ranks):
-    mended = stages.build(stages.sources(FAULTS))
-    report = measure.run(ranks, program=mended, name="mine", rounds=2)
+    fixed = stages.build(stages.sources(FAULTS))
+    report = measure.run(ranks, program=fixed, name="mine", rounds=2)
     assert report.frame[["stage", "fails"]].to_dict("split")["data"] == [["mine", ""]]
     assert set(report.tables["samples"]["variant"]) == {"eager", "mine"}
     assert [(verdict.a, verdict.b) for verdict in report.verdicts] == [("mine", "eager")]
     assert any(note.startswith("program: ") for note in report.notes)
 
 
-def mend_in_place(folder, *faults):
-    """Save the lesson with some faults mended in its own cells; returns where labkit then looks for its files."""
+def fix_in_place(folder, *faults):
+    """Save the lesson with some faults fixed in its own cells; returns where labkit then looks for its files."""
     shutil.copytree(files.ours("notebooks"), folder / "notebooks")
     path = folder / "notebooks" / "18_repair_it.ipynb"
     notebook = nbformat.read(path, as_version=4)
@@ -125,13 +124,13 @@ def mend_in_place(folder, *faults):
 
 
 @pytest.mark.slow
-def test_cells_that_are_mended_in_place_and_saved_are_measured_and_the_delivered_service_stays(
+def test_cells_that_are_fixed_in_place_and_saved_are_measured_and_the_delivered_service_stays(
     ranks, tmp_path, monkeypatch
 ):
     delivered = stages.sources()
-    monkeypatch.setattr(files, "ours", mend_in_place(tmp_path, "hidden", "log"))
+    monkeypatch.setattr(files, "ours", fix_in_place(tmp_path, "hidden", "log"))
     mine = lesson_cells.copied("18_repair_it")
-    report = measure.run(ranks, ["delivered"], program=mine, name="two mends", rounds=0)
+    report = measure.run(ranks, ["delivered"], program=mine, name="two fixes", rounds=0)
     assert report.frame["breaks"].tolist() == [0.0] and "whole" not in report.frame["fails"].item()
     assert report.notes == ["program: add_up, Block edited"]
     assert stages.sources() == delivered  # what `path` measured
@@ -141,13 +140,17 @@ def test_cells_that_are_mended_in_place_and_saved_are_measured_and_the_delivered
 
 
 @pytest.mark.slow
+def test_combinations_of_faults_are_timed_in_the_same_rounds(ranks):
+    times = measure.factorial(ranks, {"a": ["log"], "b": ["functional"]}, rounds=2)
+    assert set(times.frame["variant"]) == {"a + b", "a", "b", "neither", "eager"}
+    assert times.frame.groupby("variant")["round"].nunique().tolist() == [2] * 5
+
+
+@pytest.mark.slow
 def test_its_figures_say_in_words_what_they_show(path, tmp_path):
     again = Report.load(path.save(tmp_path))
     assert "From 18 breaks a frame to 0." in again.figure().summary
     assert "log fixed: 0 breaks a frame, checks that fail: in place." in again.figure().summary
-    assert "24 compiled regions in delivered, 7 in functional fixed" in figures.fragments(again).summary
-    with pytest.raises(ValueError, match="no stage 'x' in this report: there are delivered"):
-        figures.fragments(again, ("x",))
 
 
 @pytest.mark.slow
@@ -213,6 +216,8 @@ def test_what_cannot_be_run_is_said_before_any_rank_is_asked(ranks, three):
     ):
         with pytest.raises(ValueError, match=said):
             measure.run(ranks, **wrong)
+    with pytest.raises(ValueError, match="unknown fault 'x': there is group"):
+        measure.factorial(ranks, {"a": ["x"]}, rounds=2)
     with pytest.raises(ValueError, match="the service has two shards: give 2 ranks, got 3"):
         measure.run(three)
     with pytest.raises(ValueError, match="unknown fault 'x': there is group"):
@@ -220,7 +225,7 @@ def test_what_cannot_be_run_is_said_before_any_rank_is_asked(ranks, three):
 
 
 def test_hints_are_three_deep():
-    assert len({hints.hint(symptom, depth) for symptom in hints.HINTS for depth in (1, 2, 3)}) == 27
+    assert len({hints.hint(symptom, depth) for symptom in hints.HINTS for depth in (1, 2, 3)}) == 45
     with pytest.raises(ValueError, match="no hints for 'numbers': there are some for ends"):
         hints.hint("numbers")
     with pytest.raises(ValueError, match="hints are 1, 2 or 3 deep, got 4"):

@@ -1,0 +1,62 @@
+"""Lesson 18: profiles of both ranks of three training jobs, and what each says of rank, cause and change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course.shared.jobs import hint_in_order, judge_jobs
+from labkit import files
+from labkit.ranks import Ranks
+from labkit.study.exercises import Attempt, Exercise
+
+__all__ = ["PROFILES", "profiles"]
+
+PROFILES = files.ours("data/captured/repair_jobs.log")
+SELDOM, BEFORE = "do it seldom, or on no rank", "prepare batches before the step"
+CAUSES = ("work on one rank", "work on both ranks", "Python on one rank", "slow link")
+CHANGES = (SELDOM, BEFORE, "compile the layers", "bucket the all-reduces")
+RIGHT = {
+    "A": ({1}, "work on one rank", SELDOM),
+    "B": ({0}, "Python on one rank", BEFORE),
+    "C": ({0, 1}, "work on both ranks", SELDOM),
+}
+FORM = (
+    'it returns a dict such as {"A": ([0], "slow link", "compile the layers"), ...}: ranks, cause and change'
+)
+_BUCKETS = "the waiting is for a late rank, not for bytes"
+_hint = hint_in_order(
+    RIGHT,
+    {
+        "A": "the rank that waits has no fault: which rank has much more CPU time?",
+        "B": "which rank has much more CPU time than its operators add up to?",
+        "C": "do the ranks differ in CPU time?",
+    },
+    {
+        "A": "which operator has the one rank that the other has not?",
+        "B": "add up the operators of that rank: they are far less than its CPU time",
+        "C": "which operator is the largest on both ranks?",
+    },
+    {
+        "A": {"bucket the all-reduces": _BUCKETS},
+        "B": {
+            "bucket the all-reduces": _BUCKETS,
+            "compile the layers": "the time is in no operator of a layer",
+        },
+        "C": {"compile the layers": "the operator is of no layer"},
+    },
+)
+
+
+def judge_profiles(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Each job's ranks, cause and change."""
+    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
+
+
+profiles = Exercise(
+    "repair.profiles",
+    "three jobs and their profiles",
+    "medium",
+    6,
+    ("for each job the ranks with the work, the cause, and the change",),
+    judge_profiles,
+)
