@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from labkit.postmortem.phrases import QUICK, SAID
 from labkit.postmortem.rows import Frame, Row, own, short
 from labkit.postmortem.stacks import Stacks
 
@@ -31,33 +32,6 @@ NCCL_FRAME = re.compile(r"^#\d+ (.+) from (.+):(\d+)$")
 GUARD = re.compile(r"^\s*- (\d+/\d+): (.+)$")
 PLACE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")  # of gloo's own source
 EXIT = re.compile(r"^  (rank|exitcode|time) +: +(.+)$")
-
-# kind, what the text has, and the group that is its key
-SAID = [
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("watchdog", r"Watchdog caught collective operation timeout: WorkNCCL\((.*?)\)"),
-        ("watchdog", r"\[TC\]\[rank=\d+\]\[name=([^\]]*)\] Operation timed out after \d+ ms"),
-        ("watchdog", r"failure detected by watchdog at work sequence id: (\d+)"),
-        ("gloo", r"(Received data size doesn't match expected size)"),
-        ("gloo", r"(Connection closed by peer|Connection reset by peer)"),
-        ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
-        ("memory", r"(CUDA out of memory|OutOfMemoryError|oom-kill|Out of memory: Killed)"),
-        ("memory", r"(DefaultCPUAllocator: can't allocate)"),
-        ("abort", r"(Fatal Python error: .*|terminate called after throwing.*)"),
-        ("limit", r"(torch\._dynamo hit config\.(?:recompile|cache_size|accumulated_\w+)_?limit.*)"),
-        ("begin", r"Step 1: torchdynamo start tracing (.+)|Step 2: calling compiler function ()"),
-        ("traced", r"Step 1: torchdynamo done tracing ()"),
-        ("end", r"Step 2: done compiler function ()|put_code_state()"),
-        ("hit", r"(?:fx graph|AOTAutograd) cache hit for key (\S+)"),
-        ("miss", r"(?:fx graph|AOTAutograd) cache miss for key (\S+)"),
-        ("break", r"Graph break (?:in user code at|from user code at:?|\(.*\):?) ?(.*)"),
-    )
-]  # fmt: skip
-QUICK = re.compile(
-    r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
-    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +164,8 @@ class Log:
             self.open[rank] = _Open("traceback", number, time=line.time)
         elif text.startswith("[") and re.match(r"^\[\d+\]:$", text):
             self.open[rank] = _Open("exit", number)
+        elif "Stack trace of the failed collective" in text:
+            self.open[rank] = _Open("nccl", number, time=line.time)
         elif QUICK.search(text):
             self._said(rank, number, line)
 
@@ -220,8 +196,6 @@ class Log:
                         )
                     ]
                 )
-                if "Stack trace of the failed" in line.text:
-                    break
                 return
 
     def _goes_on(self, held: _Open, rank: int | None, number: int, line: Line) -> bool:
@@ -241,6 +215,12 @@ class Log:
                     return True
             self._close(rank)
             return not (line.glog or text.startswith("Traceback"))
+        if held.kind == "nccl":
+            if found := NCCL_FRAME.match(text):
+                held.frames.append(Frame(found[2], int(found[3]), found[1]))
+                return True
+            self._close(rank)
+            return False
         if held.kind == "recompile":
             if "guard failure" in text:
                 return True
@@ -281,6 +261,12 @@ class Log:
                 frames,
             )
             self._keep([row])
+        elif held.kind == "nccl" and held.frames:
+            frames = tuple(held.frames[:400])
+            said = "the watchdog's stack of the failed collective"
+            self._keep(
+                [Row(rank, "watchdog", self.file, held.line, said, own(frames), "", held.time, frames)]
+            )
         elif held.kind == "recompile":
             row = Row(
                 rank,

@@ -14,7 +14,6 @@ from labkit.postmortem.verdict import Verdict
 
 __all__ = ["html", "summary"]
 
-MOST_STATES = 12
 MOST_ROWS = 400
 
 

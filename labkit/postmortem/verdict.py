@@ -70,7 +70,8 @@ def judge(material: Material) -> Verdict:
 
 def _moments(difference: Difference, material: Material) -> bool:
     """Whether a rank is only behind because its record is older: the others' calls are done, and no rank failed."""
-    if difference.what != "missing" or any(call.open for call in difference.present.values()):
+    later = [calls[n] for calls in difference.group.calls.values() for n in calls if n >= difference.seq]
+    if difference.what != "missing" or any(call.open for calls in later for call in calls):
         return False
     failed = ("gloo", "watchdog", "error", "abort", "memory", "exit")
     return not any(row.kind in failed for row in material.rows)
