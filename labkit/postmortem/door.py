@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,7 @@ def _postmortem(given: argparse.Namespace) -> int:
     from labkit.postmortem import material, page, tools, verdict
 
     files.writable(given.out, "index.html")
+    gc.disable()  # records are millions of small objects without circles: looking for garbage among them takes longest
     held = material.gather(given.folders, _progress() if sys.stderr.isatty() else _silent)
     told = verdict.judge(held)
     print(page.summary(told, held), flush=True)
