@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from labkit.postmortem import schedule
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, spell
-from labkit.postmortem.rows import Call, own
+from labkit.postmortem.rows import Call, Row, own
 from labkit.postmortem.schedule import Difference
 
-__all__ = ["caches", "call", "graphs", "last_call", "likely", "named", "place", "unlike"]
+__all__ = ["caches", "call", "graphs", "last_call", "likely", "named", "place", "unlike", "watchdogs"]
 
 
 def call(call: Call) -> str:
@@ -112,3 +114,23 @@ def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
             text += f", and rank {rank} called {mine.op} at {mine.where}"
             return Said(text, (mine.cite, peers[0].cite))
     return None
+
+
+def watchdogs(material: Material) -> tuple[list[int], list[Said]]:
+    """The ranks whose NCCL watchdog names another call than most under one number, and what each names."""
+    named_: dict[int, dict[str, list[Row]]] = {}
+    for row in material.rows:
+        found = re.search(r"WorkNCCL\(SeqNum=(\d+), (OpType=\w+, NumelIn=\d+, NumelOut=\d+)", row.text)
+        if found and row.rank is not None:
+            named_.setdefault(int(found[1]), {}).setdefault(found[2], []).append(row)
+    for number, calls in sorted(named_.items()):
+        if len(calls) > 1:
+            sides = sorted(calls.items(), key=lambda side: -len(side[1]))
+            tie = len(sides[0][1]) == len(sides[1][1])
+            said = []
+            for what, rows in sides:
+                who = named([row.rank for row in rows if row.rank is not None])
+                said.append(Said(f"{who}: {what} as number {number}", tuple(row.cite for row in rows[:3])))
+            odd = sides if tie else sides[1:]
+            return sorted({r.rank for _, rows in odd for r in rows if r.rank is not None}), said
+    return [], []

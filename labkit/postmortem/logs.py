@@ -211,7 +211,9 @@ class Log:
                     f"{held.text} {text.strip()}".strip(),
                     held.text and held.line or number,
                 )
-                if text.rstrip().endswith(":") and len(held.text) < 200:  # the error is in the next line
+                if (
+                    text.rstrip().endswith("raised:") and len(held.text) < 200
+                ):  # the error is in the next line
                     return True
             self._close(rank)
             return not (line.glog or text.startswith("Traceback"))

@@ -59,6 +59,7 @@ def html(verdict: Verdict, material: Material, name: str, tools: list[Tool]) -> 
     found = schedule.differences(material.dumps, ranks)
     bad = "good" if verdict.kind == "nothing wrong" else "bad"
     parts = [
+        "<style>td{overflow-wrap:anywhere}</style>",
         f"<h1>{escape(name)}</h1>",
         f"<p class='quiet'>{len(ranks)} ranks · {escape(_kinds(material))}</p>",
         f"<div class='{bad}'><b>{escape(verdict.kind)}</b>: {_said(verdict.head)}</div>",

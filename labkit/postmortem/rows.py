@@ -94,7 +94,9 @@ class Call:
         return any(GENERATED.search(frame.file) for frame in self.frames)
 
     def __str__(self) -> str:
-        sizes = ", ".join(map(str, self.inputs[:3])) + (", …" if len(self.inputs) > 3 else "")
+        sizes = ", ".join(str(list(size)) for size in self.inputs[:3]) + (
+            ", …" if len(self.inputs) > 3 else ""
+        )
         kinds = ", ".join(dict.fromkeys(self.dtypes))
         return f"{self.op}({sizes}{' ' + kinds if kinds else ''})"
 

@@ -32,7 +32,10 @@ def timeline(dumps: Mapping[int, Dump], found: list[Difference], ranks: list[int
     every.sort(key=lambda group: (group.name, group.desc, group.members) not in by_group)
     parts = [STYLE]
     for group in every[:MOST_GROUPS]:
-        parts.append(_table(group, by_group.get((group.name, group.desc, group.members)), ranks))
+        difference = by_group.get((group.name, group.desc, group.members))
+        shown = _table(group, difference, ranks)
+        said = escape(f"{group}, {len(group.calls)} ranks: no difference")
+        parts.append(shown if difference else f"<details><summary>{said}</summary>{shown}</details>")
     if len(every) > MOST_GROUPS:
         parts.append(f"<p class='quiet'>… and {len(every) - MOST_GROUPS} more groups.</p>")
     return "".join(parts)

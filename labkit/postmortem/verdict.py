@@ -265,6 +265,10 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         if others:
             text += f"; what {clues.named(others)} did, nothing here says"
             return Verdict("waiting", others, Said(text, cites), chain)
+        differing, named = clues.watchdogs(material)
+        if named:
+            text = "the watchdogs name different calls under one number; the group is not in that line"
+            return Verdict("difference", differing, Said(text, named[0].evidence), named)
         text = f"all ranks{at} wait, and no record shows one that is not there"
         text += ": a rank without files, the link, or a wait for something else"
         return Verdict("cannot tell", [], Said(text, cites), chain)
