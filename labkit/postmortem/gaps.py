@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from labkit.postmortem.clues import named
 from labkit.postmortem.material import Material
 
@@ -36,6 +38,11 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
         well: whether nothing is wrong, so that neither is missed.
     """
     said = []
+    attempts = sorted({found for read in material.reads for found in re.findall(r"attempt_\d+", read.file)})
+    if len(attempts) > 1:
+        said.append(
+            f"files of several starts are read as one ({', '.join(attempts[:6])}): name the folder of one"
+        )
     without = [rank for rank in ranks if rank not in material.dumps]
     if not material.dumps:
         said.append(RECORD)

@@ -16,10 +16,11 @@ __all__ = ["Lines", "Log", "looks_like", "prefix"]
 
 LONGEST = 64 * 1024  # bytes of a line that are looked at
 MOST = 2_000  # rows of one kind that are kept of one rank and file, first and last halves
+MOST_ROWS = 100_000  # of one file
 
-RANK = re.compile(r"^\[(?:rank ?|Rank )(\d+)\]:? ?")
-TEE = re.compile(r"^\[([A-Za-z_]\w*?)(\d+)\]:")  # torchrun's --tee: role and local rank
-SRUN = re.compile(r"^ *(\d+): ")
+RANK = re.compile(r"^\[(?:rank ?|Rank )(\d{1,5})\]:? ?")
+TEE = re.compile(r"^\[([A-Za-z_]\w*?)(\d{1,5})\]:")  # torchrun's --tee: role and local rank
+SRUN = re.compile(r"^ *(\d{1,5}): ")
 GLOG = re.compile(r"^\[?([VDIWEFC])(\d{4} \d\d:\d\d:\d\d\.\d+) +(?:(\d+) )?([^\s\]]+:\d+)\] ?")
 COMPILE_ID = re.compile(r"^\[(!?\d+/\d+)(?:_\d+)?\] ?")
 ARTIFACT = re.compile(r"^\[__(\w+)\] ?")
@@ -27,8 +28,8 @@ ARTIFACT = re.compile(r"^\[__(\w+)\] ?")
 FINAL = re.compile(
     r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Unsupported|Iteration))(?:: (.*))?$"
 )
-FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (.+)$')
-NCCL_FRAME = re.compile(r"^#\d+ (.+) from (.+):(\d+)$")
+FRAME = re.compile(r'^  File "([^"]+)", line (\d{1,9}), in (.+)$')
+NCCL_FRAME = re.compile(r"^#\d+ (.+) from (.+):(\d{1,9})$")
 GUARD = re.compile(r"^\s*- (\d+/\d+): (.+)$")
 PLACE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")  # of gloo's own source
 EXIT = re.compile(r"^  (rank|exitcode|time) +: +(.+)$")
@@ -70,7 +71,7 @@ def prefix(line: str, srun: bool = False) -> Line:
     number = COMPILE_ID.match(line)
     line = line[number.end() :] if number else line
     line = ARTIFACT.sub("", line)
-    said = re.match(r"\[(?:PG ID .*?)?Rank (\d+)\] ", line)
+    said = re.match(r"\[(?:PG ID .*?)?Rank (\d{1,5})\] ", line)
     rank = int(said[1]) if said and rank is None else rank
     return Line(line, rank, local, pid, time, number[1] if number else "", True)
 
@@ -128,7 +129,7 @@ class Log:
         self.last: dict[int | None, tuple[int, str]] = {}
         self.open: dict[int | None, _Open] = {}
         self.stacks: dict[int | None, Stacks] = {}
-        self.torch = 0
+        self.torch = self.dropped = 0
         self.said: set[int] = set()  # ranks that prefixes of torch name
 
     def read(self, lines: Lines) -> None:
@@ -282,7 +283,7 @@ class Log:
             )
             self._keep([row])
         elif held.kind == "exit" and "exitcode" in held.said and "rank" in held.said:
-            whose = re.match(r"(\d+)", held.said["rank"])
+            whose = re.match(r"(\d{1,5}) ", held.said["rank"])
             found = re.match(r"(-?\d+) +\(pid: (\d+)\) *(?:\((\w+)\))?", held.said["exitcode"])
             if whose and found:
                 if len(self.pids) < 100_000:
@@ -301,6 +302,9 @@ class Log:
 
     def _keep(self, rows: list[Row]) -> None:
         for row in rows:
+            if len(self.rows) >= MOST_ROWS:
+                self.dropped += 1
+                continue
             kind = (row.kind, row.rank)
             self.kinds[kind] += 1
             self.rows.append(row)

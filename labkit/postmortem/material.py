@@ -148,7 +148,7 @@ def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callab
         trace, lines = structured.Trace(file, rank), _Seen(path, seen)
         trace.read(lines)
         _take(trace, to, pids)
-        to.reads.append(Read(file, "TORCH_TRACE", trace.rank, _counts(trace.rows), size))
+        to.reads.append(Read(file, "TORCH_TRACE", trace.rank, _counts(trace), size))
     elif logs.looks_like(head):
         log = logs.Log(file, rank, _srun(head))
         log.read(_Seen(path, seen))
@@ -157,7 +157,7 @@ def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callab
         kinds = {row.kind for row in log.rows}
         kind = "stacks" if kinds == {"stack"} else "log" if kinds or log.torch else ""
         to.reads.append(
-            Read(file, kind, log.rank, _counts(log.rows) if kind else "text in which nothing is known", size)
+            Read(file, kind, log.rank, _counts(log) if kind else "text in which nothing is known", size)
         )
     else:
         to.reads.append(Read(file, "", rank, "binary, of no kind that is known", size))
@@ -216,9 +216,7 @@ def _by_pid(row: Row, pids: dict[str, int]) -> Row:
     return row if whose is None else replace(row, rank=whose)
 
 
-def _counts(rows: list[Row]) -> str:
-    kinds = Counter(row.kind for row in rows)
-    return short(
-        ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "nothing that stops a job",
-        200,
-    )
+def _counts(read: logs.Log | structured.Trace) -> str:
+    kinds = Counter(row.kind for row in read.rows)
+    said = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "nothing that stops a job"
+    return short(said, 200) + (f"; {read.dropped} rows more were left out" if read.dropped else "")

@@ -106,7 +106,8 @@ def _first(group: Group, there: list[int], unseen: list[int], dumps: Mapping[int
     if not numbers:
         return None
     there = [rank for rank in there if group.calls.get(rank) or not dumps[rank].wrapped]
-    for seq in range(max(min(calls) for calls in numbers), max(max(calls) for calls in numbers) + 1):
+    begin = max(min(calls) for calls in numbers)
+    for seq in sorted({number for calls in numbers for number in calls if number >= begin}):
         made = {rank: group.calls[rank][seq] for rank in there if seq in group.calls.get(rank, ())}
         absent = [rank for rank in there if rank not in made]
         by_kind: dict[tuple, list[int]] = {}

@@ -11,10 +11,10 @@ __all__ = ["Stacks"]
 
 # faulthandler: innermost first, the thread that asked is "Current", the main thread comes last
 FAULT = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
-FAULT_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (.+)$')
+FAULT_FRAME = re.compile(r'^  File "([^"]+)", line (\d{1,9}) in (.+)$')
 SPY_PROCESS = re.compile(r"^Process (\d+): (.*)$")
 SPY = re.compile(r'^Thread (0x[0-9A-Fa-f]+|\d+) \((idle|active)[^)]*\)(?:: "([^"]*)")?')
-SPY_FRAME = re.compile(r"^    (.+) \((?:([^():]+)(?::(\d+))?)\)$")
+SPY_FRAME = re.compile(r"^    (.+) \((?:([^():]+)(?::(\d{1,9}))?)\)$")
 # what the innermost frame tells
 COLLECTIVE = re.compile(
     r"torch/distributed/(distributed_c10d|_functional_collectives|c10d_logger)|/_ops\.py$"

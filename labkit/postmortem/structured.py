@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from labkit.postmortem.logs import Lines
+from labkit.postmortem.logs import MOST_ROWS, Lines
 from labkit.postmortem.rows import Frame, Row, own, short
 
 __all__ = ["Trace", "looks_like"]
@@ -15,6 +15,7 @@ HEAD = re.compile(r"^[VDIWE](\d{4} \d\d:\d\d:\d\d\.\d+) +(\d+) [^\s\]]+:\d+\] (\
 WANTED = ('"dynamo_start"', '"compilation_metrics"', '"artifact"', '"dynamo_output_graph"', '"str"')
 CACHE = re.compile(r"^(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 MOST_TEXTS = 200_000
+MOST_RANKS = 65_536
 
 
 def looks_like(head: bytes) -> bool:
@@ -33,6 +34,7 @@ class Trace:
     def __init__(self, file: str, rank: int | None) -> None:
         self.file, self.rank = file, rank
         self.rows: list[Row] = []
+        self.dropped = 0
         self.pids: dict[str, int] = {}
         self.texts: dict[int, str] = {}
         self.last: dict[int | None, tuple[int, str]] = {}
@@ -66,14 +68,17 @@ class Trace:
         self.rows = [_of(row, rank) for row in self.rows]
 
     def _take(self, record: dict[str, Any], number: int, time: str, pid: str) -> None:
-        if isinstance(record.get("rank"), int):
-            self.rank = record["rank"]
+        if isinstance(rank := record.get("rank"), int) and 0 <= rank < MOST_RANKS:
+            self.rank = rank
             self.pids[pid] = self.rank
         key = f"{record.get('frame_id', '')}/{record.get('frame_compile_id', '')}"
 
         def row(
             kind: str, text: str, where: str = "", key: str = key, frames: tuple[Frame, ...] = ()
         ) -> None:
+            if len(self.rows) >= MOST_ROWS:
+                self.dropped += 1
+                return
             self.rows.append(Row(self.rank, kind, self.file, number, short(text), where, key, time, frames))
 
         if isinstance(named := record.get("str"), list) and len(named) == 2 and len(self.texts) < MOST_TEXTS:

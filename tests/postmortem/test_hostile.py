@@ -95,6 +95,36 @@ def test_rubbish_ends_in_a_sentence(data, tmp_path, capsys):
     assert "CANNOT TELL" in said.out and "Traceback" not in said.err
 
 
+def test_numbers_without_bounds_take_no_time_and_no_memory(tmp_path):
+    """A call with the number 10**18, texts with numbers of 5,000 digits, and lines of 100,000 ranks."""
+    job = tmp_path / "job"
+    job.mkdir()
+    dump(job, 0, [entry(1), entry(2), entry(10**18)], {"0": range(2)})
+    dump(job, 1, [entry(1), entry(2)], {"0": range(2)})
+    long = "9" * 5000
+    lines = [
+        f"[rank{long}]: x",
+        f"[default{long}]:x",
+        f'  File "a.py", line {long}, in f',
+        f"#0 f from a.py:{long}",
+    ]
+    lines = [
+        "Traceback (most recent call last):",
+        *lines,
+        "Thread 0x1 (most recent call first):",
+        *lines,
+        "[0]:",
+    ]
+    lines += [f"  rank      : {long} (local_rank: 0)", f"  exitcode  : {long} (pid: {long})"]
+    (job / "a.log").write_text("\n".join(lines + [f"[rank{n}]: ValueError: x" for n in range(100_000)]))
+    (job / "b.log").write_text(
+        'V1128 03:04:14.1 1 a.py:1] {"str": ["a", 1]}\n'
+        f'V1128 03:04:14.1 1 a.py:1] {{"dynamo_start": {{}}, "rank": {10**30}, "frame_id": {long}}}\n'
+    )
+    found, held = told(job)
+    assert found.difference.seq == 10**18 and len(held.rows) < 200_000
+
+
 def test_a_request_that_cannot_be_met(tmp_path, capsys):
     assert cli.main(["postmortem", str(tmp_path / "none")]) == 2
     assert "is no folder" in capsys.readouterr().err
