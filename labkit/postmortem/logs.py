@@ -19,6 +19,7 @@ MOST = 2_000  # rows of one kind that are kept of one rank and file, first and l
 MOST_ROWS = 100_000  # of one file
 
 RANK = re.compile(r"^\[(?:rank ?|Rank )(\d{1,5})\]:? ?")
+HEADING = re.compile(r"^\W{0,8}rank[ _=:]{0,3}(\d{1,5})\W{0,8}$", re.I)  # above what one rank left
 TEE = re.compile(r"^\[([A-Za-z_]\w*?)(\d{1,5})\]:")  # torchrun's --tee: role and local rank
 SRUN = re.compile(r"^ *(\d{1,5}): ")
 GLOG = re.compile(r"^\[?([VDIWEFC])(\d{4} \d\d:\d\d:\d\d\.\d+) +(?:(\d+) )?([^\s\]]+:\d+)\] ?")
@@ -123,6 +124,7 @@ class Log:
 
     def __init__(self, file: str, rank: int | None, srun: bool = False) -> None:
         self.file, self.rank, self.srun = file, rank, srun
+        self.headings = rank is None  # a file of several ranks may have a line `rank N` above each
         self.rows: list[Row] = []
         self.kinds: Counter[tuple[str, int | None]] = Counter()
         self.pids: dict[str, int] = {}
@@ -136,6 +138,11 @@ class Log:
         """Read all lines."""
         for number, raw in lines:
             self.take(number, raw)
+        self._end()
+        if self.headings:
+            self.rank = None
+
+    def _end(self) -> None:
         for rank in list(self.open):
             self._close(rank)
         for rank, stacks in self.stacks.items():
@@ -144,6 +151,10 @@ class Log:
     def take(self, number: int, raw: str) -> None:
         """Read one line."""
         line = prefix(raw, self.srun)
+        if self.headings and (found := HEADING.match(raw)):
+            self._end()
+            self.rank = int(found[1])
+            return
         rank = line.rank if line.rank is not None else self.rank if self.rank is not None else line.local
         self.torch += line.glog or line.rank is not None
         if line.rank is not None:

@@ -187,7 +187,8 @@ def _sizes(material: Material, rows: list[Row], ranks: list[int]) -> Verdict:
         if bytes_
         else " sent more than was expected"
     )
-    text = f"in one collective the sizes differ: {clues.named(odd)} aborted, because a peer{sent}"
+    who = clues.named(odd) if odd else "a rank that the text does not name"
+    text = f"in one collective the sizes differ: {who} aborted, because a peer{sent}"
     chain = [said for rank in odd for said in doing(material, rank, [], 0)]
     for rank in ranks:
         lost = [row for row in material.of(rank, "gloo") if row.where and rank not in odd]

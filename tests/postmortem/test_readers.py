@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from postmortem_files import dump, entry, told
 
+from labkit import files
+
 PYSPY = """\
 Process 4242: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
@@ -120,3 +122,21 @@ def test_watchdogs_alone_name_the_calls(tmp_path):
     (tmp_path / "log_2.txt").write_text(WATCHDOG.format(2, 5, "ALLREDUCE"))
     found, _ = told(tmp_path)
     assert found.kind == "cannot tell"
+
+
+def test_the_two_hung_runs_of_lesson_08():
+    """Captured from a job of four ranks; the second has the stacks of all ranks in one file, below lines `rank N`."""
+    found, _ = told(files.ours("data/captured/symmetry/a"))
+    assert (found.ranks, found.difference.seq, found.difference.what) == ([2], 27, "operation")
+    found, held = told(files.ours("data/captured/symmetry/b"))
+    assert (found.ranks, found.difference.seq, found.difference.what) == ([1], 37, "missing")
+    assert {row.rank for row in held.rows if row.kind == "stack"} == {0, 1, 2, 3}
+    assert "rank 1 was in the program: train.py:" in said(found)
+
+
+def test_an_abort_of_a_rank_that_is_not_named(tmp_path):
+    (tmp_path / "out.txt").write_text(
+        "op.preamble.length <= op.nbytes. 256 vs 4. Received data size doesn't match expected size.\n"
+    )
+    found, _ = told(tmp_path)
+    assert found.ranks == [] and "a rank that the text does not name aborted" in said(found)
