@@ -22,13 +22,13 @@ MOST_LINES = 600
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "course ledger __main__ cli look doctor lessons study views contract records trace shm ranks"
+    "course ledger __main__ cli look postmortem doctor lessons study views page contract records trace shm ranks"
     " report timing per_rank hardware places registry bounds files packages torch_compat"
 ).split()
 # the one import that runs upwards: a rank of that backend needs its process group
 UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
-ROOMS = {"look", "contract"}
+ROOMS = {"look", "contract", "postmortem"}
 COMPAT = (  # the same within torch_compat
     "__init__ names cold pretend streams effects dtensor dispatch backends recording compiler groups versions"
 ).split()

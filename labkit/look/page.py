@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html as escaping
 from typing import Any
 
 import pandas as pd
@@ -11,25 +10,12 @@ import pandas as pd
 from labkit.look import calls, causes, replicas, switches
 from labkit.look.found import Look
 from labkit.look.viewer import viewer
+from labkit.page import document, escape, table
 from labkit.views import strip, strip_text
 
-__all__ = ["document", "html", "picture", "table"]
+__all__ = ["html", "picture"]
 
-STYLE = """
-:root{color-scheme:light dark;--ink:#222;--paper:#fff;--quiet:#666;--line:#ddd;--shade:#f7f7f7;--link:#0072B2}
-@media(prefers-color-scheme:dark){
-:root{--ink:#ddd;--paper:#181818;--quiet:#a5a5a5;--line:#444;--shade:#262626;--link:#7cc0ee}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1120px;margin:24px auto;
-padding:0 16px}h1{font-size:24px;margin:0}h2{font-size:18px;margin:34px 0 6px;border-bottom:1px solid var(--line)}
-table{border-collapse:collapse;font-size:13px;margin:6px 0}.quiet{color:var(--quiet)}a{color:var(--link)}
-td,th{text-align:left;padding:3px 12px 3px 0;vertical-align:top}tr+tr td{border-top:1px solid var(--line)}
-th{border-bottom:1px solid var(--quiet)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.bad,.good{border-left:4px solid #D55E00;padding-left:10px}.good{border-color:#009E73}
-img{max-width:100%;background:#fff;border-radius:4px}pre{white-space:pre-wrap;background:var(--shade);padding:8px}
-ol.first li{margin-bottom:10px}code{font-size:13px}summary{cursor:pointer}.diff{color:#222;background:#fff;padding:8px}
-"""
 MOST_CAUSES = 6
-MOST = 60  # rows of a table; the data have all
 PHASES = {"dynamo_s": "Dynamo: tracing and guards, s", "backend_s": "backend: AOTAutograd and Inductor, s"}
 ELSEWHERE = """
 <ul>
@@ -60,20 +46,21 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
     """
     unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
-    how = f"calls of <code>{_e(step)}</code>" if step else {
+    how = f"calls of <code>{escape(step)}</code>" if step else {
         "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     recompiles = looked.whole["recompiles"][["rank", "name", "reason", "place"]]
     behind = "In the order of the first call. Only those right after a break have a place."
     parts = [
-        f"<h1>{_e(looked.name)}</h1>",
-        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {_e(looked.record.label)}"
+        f"<h1>{escape(looked.name)}</h1>",
+        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {escape(looked.record.label)}"
         f"{'' if pd.isna(took) else f' · {took:.1f} ms a {unit} under the profiler'}</p>",
-        f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b><pre>{_e(failure)}</pre></div>"
+        f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b>"
+        f"<pre>{escape(failure)}</pre></div>"
         if failure
         else "",
-        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{_e(verdict[:1].upper() + verdict[1:])}.</p>",
+        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
@@ -88,32 +75,25 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         f"<h2>Compiled regions per {unit}</h2>",
         table(looked.regions()),
         "<h2>tlparse</h2>",
-        f"<p><a href='{_e(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and links to"
-        " the web that you may follow.</p>"
+        f"<p><a href='{escape(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and"
+        " links to the web that you may follow.</p>"
         if tlparse.endswith(".html")
-        else f"<p class='quiet'>Not made: {_e(tlparse or 'it was not asked for')}.</p>",
+        else f"<p class='quiet'>Not made: {escape(tlparse or 'it was not asked for')}.</p>",
         "<h2>What torch's own tools count otherwise</h2>",
-        ELSEWHERE.format(compiled=_e(looked.compiled_breaks())),
+        ELSEWHERE.format(compiled=escape(looked.compiled_breaks())),
         "<h2>Provenance</h2>",
         _facts(looked.provenance),
-        "".join(f"<p class='quiet'>Note: {_e(note)}</p>" for note in looked.notes),
+        "".join(f"<p class='quiet'>Note: {escape(note)}</p>" for note in looked.notes),
         "<p class='quiet'>This page loads nothing from a network and sends nothing. All tables are in the"
         " <code>rank-N.json</code> beside it.</p>",
     ]
     return document(f"{looked.name}: labkit look", parts)
 
 
-def document(title: str, parts: list[str]) -> str:
-    """Return a whole HTML document of parts."""
-    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{STYLE}</style>"
-    head += f"<title>{_e(title)}</title>"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
-
-
 def picture(figure: Any, text: str) -> str:
     """Return a figure as an image that stands in the page itself, with a text for those who do not see it."""
     data = base64.b64encode(figure.png()).decode()
-    return f"<img alt='{_e(text)}' src='data:image/png;base64,{data}'>"
+    return f"<img alt='{escape(text)}' src='data:image/png;base64,{data}'>"
 
 
 def _to_do(looked: Look) -> list[str]:
@@ -131,8 +111,8 @@ def _to_do(looked: Look) -> list[str]:
         ]
         parts += [more] if len(items) > MOST_CAUSES else []
     for one in own:
-        places = "".join(f"<li>{_e(place)}</li>" for place in one.places)
-        parts.append(f"<details><summary>{_e(one)}</summary><ul>{places}</ul></details>")
+        places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
+        parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
     switched = switches.rows(looked)
     said = "What torch's own record proves. What it says nothing of has no row."
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
@@ -140,8 +120,8 @@ def _to_do(looked: Look) -> list[str]:
 
 def _cause(cause: causes.Cause) -> str:
     first, *rest = cause.lines()
-    hints = [f"<span class='quiet'>torch's hint: {_e(hint)}</span>" for hint in cause.hint.splitlines()]
-    return f"<li><b>{_e(first)}</b><br>{'<br>'.join([*map(_e, rest), *hints])}</li>"
+    hints = [f"<span class='quiet'>torch's hint: {escape(hint)}</span>" for hint in cause.hint.splitlines()]
+    return f"<li><b>{escape(first)}</b><br>{'<br>'.join([*map(escape, rest), *hints])}</li>"
 
 
 def _breaks(looked: Look) -> list[str]:
@@ -171,18 +151,18 @@ def _ranks(looked: Look) -> list[str]:
     for stage, title in (("dynamo", "graph"), ("guards", "guards")):
         differing = looked.differing(stage)
         for name, compared in differing[:3]:
-            said = f"<summary>The {title} of {_e(name)}: {compared.different} lines differ</summary>"
+            said = f"<summary>The {title} of {escape(name)}: {compared.different} lines differ</summary>"
             parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
         if len(differing) > 3:
             parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
     for name, ranks in looked.partial()[:6]:
-        parts.append(f"<p>{_e(name)} was compiled on rank {_e(ranks)} only.</p>")
+        parts.append(f"<p>{escape(name)} was compiled on rank {escape(ranks)} only.</p>")
     held = replicas.differing(looked.held["replicas"])
     if len(held):
         parts.append(table(held, "Parameters and buffers after the last recorded step, by their 2-norm."))
-    parts += [f"<p>{_e(said)}.</p>" for said in calls.differing(looked.held["calls"])]
+    parts += [f"<p>{escape(said)}.</p>" for said in calls.differing(looked.held["calls"])]
     listed = "".join(
-        f"<li>{_e(said)}</li>" for said in [*looked.compared(), "guards, without ids of objects"]
+        f"<li>{escape(said)}</li>" for said in [*looked.compared(), "guards, without ids of objects"]
     )
     return [*parts, f"<p class='quiet'>Compared:</p><ul class='quiet'>{listed}</ul>"]
 
@@ -200,26 +180,6 @@ def _first_call(looked: Look) -> list[str]:
     ]
 
 
-def table(frame: pd.DataFrame, caption: str = "") -> str:
-    """Return a DataFrame as an HTML table of its first rows."""
-    if frame.empty:
-        return "<p>None.</p>"
-    marks = [" class='n'" if pd.api.types.is_numeric_dtype(kind) else "" for kind in frame.dtypes]
-    head = "".join(f"<th{mark}>{_e(name)}</th>" for name, mark in zip(frame.columns, marks, strict=True))
-    body = ""
-    for row in frame.head(MOST).itertuples(index=False):
-        cells = (value if isinstance(value, str) else f"{value:.4g}" for value in row)
-        body += f"<tr>{''.join(f'<td{m}>{_e(v)}</td>' for m, v in zip(marks, cells, strict=True))}</tr>"
-    more = len(frame) - MOST
-    left = f"<p class='quiet'>… and {more} rows more in the data.</p>" if more > 0 else ""
-    said = f"<p class='quiet'>{_e(caption)}</p>" if caption else ""
-    return f"{said}<table><tr>{head}</tr>{body}</table>{left}"
-
-
 def _facts(facts: dict[str, Any]) -> str:
     told = ((key, value) for key, value in facts.items() if value not in ("", []))
-    return f"<table>{''.join(f'<tr><td>{_e(k)}</td><td>{_e(v)}</td></tr>' for k, v in told)}</table>"
-
-
-def _e(text: Any) -> str:
-    return escaping.escape(str(text))
+    return f"<table>{''.join(f'<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>' for k, v in told)}</table>"

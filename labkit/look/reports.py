@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from labkit import files
-from labkit.look import page
+from labkit.look.page import picture
+from labkit.page import document, table
 from labkit.report import Report
 from labkit.study import scoreboard
 
@@ -47,7 +48,7 @@ def write(folder: Path) -> Path:
     left = f"<p class='quiet'>JSON files that are no reports: {others}.</p>" if others else ""
     name = folder.absolute().name
     head = [f"<h1>{html.escape(name)}</h1>", f"<ol>{''.join(listed)}</ol>{left}", *_predictions()]
-    body = page.document(name, [*head, *parts])
+    body = document(name, [*head, *parts])
     try:
         return files.replace(folder / PAGE, body.encode())
     except OSError as error:
@@ -59,10 +60,10 @@ def _parts(report: Report) -> list[str]:
     if report.view:
         try:
             figure = report.figure()
-            parts.append(page.picture(figure, getattr(figure, "summary", "") or report.title))
+            parts.append(picture(figure, getattr(figure, "summary", "") or report.title))
         except (ValueError, TypeError, KeyError) as error:  # it needs to be told more, or is an older report
             parts.append(f"<p class='quiet'>No figure: {html.escape(str(error))}</p>")
-    parts.append(page.table(report.frame))
+    parts.append(table(report.frame))
     for said in (report.verdicts, report.notes):
         parts.append(
             "<ul>" + "".join(f"<li>{html.escape(str(one))}</li>" for one in said) + "</ul>" if said else ""
@@ -74,4 +75,4 @@ def _parts(report: Report) -> list[str]:
 def _predictions() -> list[str]:
     board = scoreboard()
     given = board[board["predicted"].notna()]
-    return [] if given.empty else ["<h2>Predictions</h2>", page.table(given)]
+    return [] if given.empty else ["<h2>Predictions</h2>", table(given)]

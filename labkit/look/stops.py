@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit import places
-from labkit.look import journal, page
+from labkit import page, places
+from labkit.look import journal
 from labkit.look.found import Look
 from labkit.ranks.errors import name_all
 from labkit.records import begun

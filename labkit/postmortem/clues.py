@@ -1,0 +1,136 @@
+"""What the records say beside the first difference: a call more or less, another order, caches, graphs, peers."""
+
+from __future__ import annotations
+
+import re
+
+from labkit.postmortem import schedule
+from labkit.postmortem.material import Material
+from labkit.postmortem.ranks import Said, spell
+from labkit.postmortem.rows import Call, Row, own
+from labkit.postmortem.schedule import Difference
+
+__all__ = ["caches", "call", "graphs", "last_call", "likely", "named", "place", "unlike", "watchdogs"]
+
+
+def call(call: Call) -> str:
+    """A call in words: what, its number, its group and its line."""
+    by = ", by a compiled graph" if call.compiled else ""
+    return (
+        f"{call} number {call.seq} of {call.desc or call.group}"
+        + (f" at {call.where}" if call.where else "")
+        + by
+    )
+
+
+def place(difference: Difference) -> str:
+    """The number of a difference and its group."""
+    return f"collective {difference.seq} of {difference.group}"
+
+
+def named(ranks: list[int]) -> str:
+    """Ranks in words."""
+    return f"rank{'s' if len(ranks) != 1 else ''} {spell(ranks)}"
+
+
+def likely(material: Material, difference: Difference) -> list[Said]:
+    """Of two lists that differ: whether one has a call more, or the two calls in the other order."""
+    if len(difference.kinds) < 2:
+        return []
+    mine, theirs = (difference.kinds[1][0], difference.kinds[0][0])
+    calls = [difference.group.calls[rank] for rank in (mine, theirs)]
+    a, b = ([schedule.likeness(c[n]) for n in (difference.seq, difference.seq + 1) if n in c] for c in calls)
+    cites = (difference.present[mine].cite, difference.present[theirs].cite)
+    if len(a) > 1 and len(b) > 1 and a == b[::-1]:
+        return [Said(f"ranks {mine} and {theirs} make the same two calls in the other order", cites)]
+    if len(a) > 1 and a[1] == b[0]:
+        return [
+            Said(
+                f"rank {mine} goes on as rank {theirs} began: it has one call more, or rank {theirs} one less",
+                cites,
+            )
+        ]
+    if len(b) > 1 and b[1] == a[0]:
+        return [
+            Said(
+                f"rank {theirs} goes on as rank {mine} began: rank {mine} has one call less, or rank {theirs} one more",
+                cites,
+            )
+        ]
+    return []
+
+
+def last_call(material: Material, difference: Difference, rank: int) -> list[Said]:
+    """The last call that the rank made, where it is in another group or before."""
+    calls = material.dumps[rank].calls if rank in material.dumps else []
+    if not calls or calls[-1] is difference.present.get(rank):
+        return []
+    return [Said(f"rank {rank}'s last call is {call(calls[-1])}", (calls[-1].cite,))]
+
+
+def caches(material: Material, odd: list[int], others: list[int]) -> list[Said]:
+    """Where some ranks took a graph from a cache and the odd ones did not, or the other way round."""
+    said = []
+    for rank in odd:
+        mine = {row.kind for row in material.of(rank, "hit", "miss")}
+        for other in others:
+            theirs = {row.kind for row in material.of(other, "hit", "miss")}
+            if len(mine) == len(theirs) == 1 and mine != theirs:
+                one, two = material.of(rank, *mine)[-1], material.of(other, *theirs)[-1]
+                words = {"hit": "took its graphs from a cache", "miss": "did not find them in a cache"}
+                text = f"rank {rank} {words[one.kind]}, rank {other} {words[two.kind]}"
+                said.append(Said(text, (one.cite, two.cite)))
+                break
+    return said
+
+
+def graphs(material: Material, odd: list[int], others: list[int]) -> list[Said]:
+    """The first compile of which a rank has another graph than the others."""
+    for rank in odd:
+        mine = {row.text: row for row in material.of(rank, "graph")}
+        for other in others:
+            for row in material.of(other, "graph"):
+                if row.text in mine and mine[row.text].key != row.key:
+                    text = f"ranks {rank} and {other} have different graphs of compile [{row.text}]"
+                    return [Said(text, (mine[row.text].cite, row.cite))]
+    return []
+
+
+def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
+    """A rank whose call before this one is at another line than that of all others in the same call."""
+    for difference in way:
+        if rank not in difference.present:
+            continue
+        before = {}
+        for r, call in difference.present.items():
+            earlier = [c for c in material.dumps[r].calls if c.index < call.index]
+            before[r] = earlier[-1] if earlier else None
+        peers = [call for r, call in before.items() if r != rank and call]
+        mine = before[rank]
+        ways = {own(c.frames, 9) for c in peers}
+        if mine and len(peers) > 1 and len(ways) == 1 and own(mine.frames, 9) not in ways:
+            others = named([r for r in before if r != rank])
+            text = f"before {place(difference)}, {others} called {peers[0].op} at {peers[0].where}"
+            text += f", and rank {rank} called {mine.op} at {mine.where}"
+            return Said(text, (mine.cite, peers[0].cite))
+    return None
+
+
+def watchdogs(material: Material) -> tuple[list[int], list[Said]]:
+    """The ranks whose NCCL watchdog names another call than most under one number, and what each names."""
+    named_: dict[int, dict[str, list[Row]]] = {}
+    for row in material.rows:
+        found = re.search(r"WorkNCCL\(SeqNum=(\d+), (OpType=\w+, NumelIn=\d+, NumelOut=\d+)", row.text)
+        if found and row.rank is not None:
+            named_.setdefault(int(found[1]), {}).setdefault(found[2], []).append(row)
+    for number, calls in sorted(named_.items()):
+        if len(calls) > 1:
+            sides = sorted(calls.items(), key=lambda side: -len(side[1]))
+            tie = len(sides[0][1]) == len(sides[1][1])
+            said = []
+            for what, rows in sides:
+                who = named([row.rank for row in rows if row.rank is not None])
+                said.append(Said(f"{who}: {what} as number {number}", tuple(row.cite for row in rows[:3])))
+            odd = sides if tie else sides[1:]
+            return sorted({r.rank for _, rows in odd for r in rows if r.rank is not None}), said
+    return [], []

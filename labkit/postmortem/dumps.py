@@ -1,0 +1,152 @@
+"""Flight records: the pickles that NCCL and gloo write, and torch's JSON form. A record from outside is untrusted."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from labkit.postmortem.rows import Call, Dump, Frame, short
+
+__all__ = ["Unreadable", "looks_like", "read"]
+
+MOST_BYTES = 256 * 2**20
+DONE = {"completed"}
+
+
+class Unreadable(ValueError):
+    """A file is no flight record, or no whole one; the message says why in one sentence."""
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler of numbers, texts, lists, tuples and dicts: a name of any class or function is refused."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise Unreadable(
+            f"the pickle asks for {short(f'{module}.{name}', 80)}; a flight record has plain data only"
+        )
+
+
+def looks_like(head: bytes) -> bool:
+    """Whether a file that begins so may be a flight record.
+
+    >>> looks_like(b"\\x80\\x02}q"), looks_like(b'{"comm_lib_version":""'), looks_like(b"Traceback")
+    (True, True, False)
+    """
+    plain = head.lstrip()
+    known = (b'"entries"', b'"pg_config"', b'"comm_lib_version"', b'"nccl_version"')
+    return head[:1] == b"\x80" or (plain[:1] == b"{" and any(name in plain for name in known))
+
+
+def read(path: Path, file: str, rank: int | None) -> Dump:
+    """Read one flight record.
+
+    Args:
+        path: of the file.
+        file: what the evidence calls it.
+        rank: whose it is; the record does not say.
+
+    Returns:
+        The record; its calls are in the order of the record.
+
+    Raises:
+        Unreadable: it is no flight record, it is cut off, or it holds more than plain data.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise Unreadable(f"more than {MOST_BYTES // 2**20} MiB, which no flight record has")
+    data = path.read_bytes()
+    held = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
+    if not isinstance(held, dict) or not ({"entries", "pg_config", "pg_status"} & set(held)):
+        raise Unreadable("plain data, and no flight record: it has neither entries nor pg_config")
+    try:
+        return _dump(held, file, rank)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unreadable(
+            f"a flight record of an unknown form: {type(error).__name__} {short(str(error), 80)}"
+        ) from None
+
+
+def _pickle(data: bytes) -> Any:
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    except Unreadable:
+        raise
+    except EOFError:
+        raise Unreadable("the pickle is cut off: the process ended while it wrote") from None
+    except Exception as error:  # the format's errors are of many classes
+        cut = "truncated" in str(error) or "exhausted" in str(error)
+        why = (
+            "is cut off: the process ended while it wrote"
+            if cut
+            else f"cannot be read: {short(str(error), 80)}"
+        )
+        raise Unreadable(f"the pickle {why}") from None
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise Unreadable("the JSON of a flight record is cut off or damaged") from None
+
+
+def _dump(held: dict, file: str, rank: int | None) -> Dump:
+    members = {}
+    for name, group in held.get("pg_config", {}).items():
+        ranks = tuple(int(number) for number in re.findall(r"\d+", str(group.get("ranks", ""))))
+        if ranks:
+            members[str(name)] = ranks
+    dump = Dump(file, rank, members)
+    frame = _frames()
+    for index, entry in enumerate(held.get("entries", [])):
+        dump.calls.append(_call(entry, index, file, -1 if rank is None else rank, frame))
+    if dump.calls:
+        dump.wrapped = int(held["entries"][0].get("record_id", 0)) > 0
+        dump.backend = str(held["entries"][0]["profiling_name"]).partition(":")[0]
+    if "" in members and not {call.group for call in dump.calls} & set(
+        members
+    ):  # gloo has no name for the world
+        dump.members = {call.group: members[""] for call in dump.calls if call.desc == "default_pg"}
+    return dump
+
+
+def _frames() -> Callable[[Any], Frame]:
+    kept: dict[tuple, Frame] = {}
+
+    def one(held: Any) -> Frame:
+        key = (str(held["filename"]), int(held["line"]), str(held["name"]))
+        return kept.setdefault(key, Frame(*key))
+
+    return one
+
+
+def _call(entry: dict, index: int, file: str, rank: int, frame: Callable[[Any], Frame]) -> Call:
+    group, desc = (*map(str, entry["process_group"]), "")[:2]
+    p2p = bool(entry.get("is_p2p", False))
+    name = str(entry["profiling_name"])
+    state = str(entry.get("state", ""))
+    return Call(
+        rank=rank,
+        group=group,
+        desc=desc,
+        seq=int(entry["p2p_seq_id" if p2p else "collective_seq_id"]),
+        op=name.partition(":")[2] or name,
+        p2p=p2p,
+        inputs=_sizes(entry.get("input_sizes", ())),
+        outputs=_sizes(entry.get("output_sizes", ())),
+        dtypes=tuple(map(str, entry.get("input_dtypes", ()))),
+        open=not (entry.get("retired", False) or state in DONE),
+        index=index,
+        created=int(entry.get("time_created_ns") or 0),
+        timeout_ms=int(entry.get("timeout_ms") or 0),
+        frames=tuple(map(frame, entry.get("frames", ()))),
+        file=file,
+    )
+
+
+def _sizes(held: Any) -> tuple:
+    return tuple(tuple(int(number) for number in one) for one in held)

@@ -1,0 +1,222 @@
+"""All that a folder holds of a job: each file recognised by its content, and given to the reader of its kind."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from labkit.postmortem import dumps, logs, structured
+from labkit.postmortem.rows import Dump, Read, Row, short
+
+__all__ = ["Material", "found", "gather", "rank_of"]
+
+MOST_FILES = 50_000
+HEAD = 64 * 1024
+LEFT_OUT = (".py", ".pyc", ".html", ".css", ".js", ".png")  # sources, and pages that a tool made
+NAMED = (
+    re.compile(r"(?:^|[^a-z])rank[_.=-]?(\d+)(?!\d)", re.I),
+    re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$"),
+    re.compile(r"(?:^|/)[^/]*?[_.-](\d+)(?:\.[a-z]\w*)?$", re.I),
+)
+MOST_RANKS = 65_536
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(slots=True)
+class Material:
+    """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for."""
+
+    reads: list[Read] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    dumps: dict[int, Dump] = field(default_factory=dict)
+    last: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank: where its log ends, and when
+
+    def of(self, rank: int, *kinds: str) -> list[Row]:
+        """The rows of a rank, of these kinds, in the order of their files."""
+        return [row for row in self.rows if row.rank == rank and row.kind in kinds]
+
+    def ranks(self) -> list[int]:
+        """Every rank that a file or a group names."""
+        named = {row.rank for row in self.rows if row.rank is not None} | set(self.dumps) | set(self.last)
+        named |= {
+            rank for dump in self.dumps.values() for members in dump.members.values() for rank in members
+        }
+        named |= {read.rank for read in self.reads if read.rank is not None and read.kind}
+        return sorted(named)
+
+
+def rank_of(path: str) -> int | None:
+    """The rank that a path names, None where it names none.
+
+    >>> rank_of("tt/dedicated_log_torch_trace_rank_3_x1y.log"), rank_of("logs/x/attempt_0/2/stderr.log")
+    (3, 2)
+    >>> rank_of("nccl_trace_rank_12"), rank_of("trace_7"), rank_of("stacks_1.txt"), rank_of("launcher.log")
+    (12, 7, 1, None)
+    """
+    for pattern in NAMED:
+        if (found := pattern.search(path)) and int(found[1]) < MOST_RANKS:
+            return int(found[1])
+    return None
+
+
+def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file: None) -> Material:
+    """Read all files below some folders.
+
+    Args:
+        folders: or single files.
+        progress: is called with the bytes that were read, those of all files, and the name of a file.
+
+    Returns:
+        What they hold.
+
+    Raises:
+        ValueError: a folder is not there, or holds too many files.
+    """
+    paths = list(found(folders))
+    if len(paths) > MOST_FILES:
+        raise ValueError(f"more than {MOST_FILES} files: name the folders of one job")
+    material, pids = Material(), {}  # type: tuple[Material, dict[str, int]]
+    total, done = sum(path.stat().st_size for path, _ in paths), 0
+    for path, file in paths:
+        progress(done, total, file)
+        try:
+            _one(
+                path,
+                file,
+                material,
+                pids,
+                partial(_on, progress, done, total, file),
+            )
+        except OSError as error:
+            material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
+        done += path.stat().st_size
+    progress(total, total, "")
+    material.rows = [_by_pid(row, pids) for row in material.rows]
+    return material
+
+
+def found(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """The files below some folders, each with its name in the evidence; no links, no sources, no pages.
+
+    Raises:
+        ValueError: a folder is not there.
+    """
+    folders = list(folders)
+    for folder in folders:
+        if folder.is_file():
+            yield folder, folder.name
+            continue
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is no folder")
+        above = f"{folder.name}/" if len(folders) > 1 else ""
+        for root, inner, names in os.walk(folder):
+            inner.sort()
+            for name in sorted(names):
+                path = Path(root, name)
+                if path.is_file() and not path.is_symlink() and path.suffix not in LEFT_OUT:
+                    yield path, above + str(path.relative_to(folder))
+
+
+def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callable[[int], None]) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as opened:
+        head = opened.read(HEAD)
+    rank = rank_of(str(path.absolute()))
+    if not head:
+        to.reads.append(Read(file, "", rank, "empty"))
+    elif dumps.looks_like(head):
+        try:
+            dump = dumps.read(path, file, rank)
+        except dumps.Unreadable as error:
+            to.reads.append(Read(file, "", rank, f"no flight record: {error}", size))
+            return
+        note = f"{len(dump.calls)} calls" + (f", {dump.backend}" if dump.backend else "")
+        if rank is None:
+            note += "; its name has no rank, so it was left out"
+        elif (other := to.dumps.get(rank)) and not _newer(dump, other):
+            note += f"; left out: {other.file} is of the same rank, and newer"
+        else:
+            note += f"; {other.file} is of the same rank, and older: left out" if other else ""
+            to.dumps[rank] = dump
+        to.reads.append(Read(file, "flight record", rank, note, size))
+    elif structured.looks_like(head):
+        trace, lines = structured.Trace(file, rank), _Seen(path, seen)
+        trace.read(lines)
+        _take(trace, to, pids)
+        to.reads.append(Read(file, "TORCH_TRACE", trace.rank, _counts(trace), size))
+    elif logs.looks_like(head):
+        log = logs.Log(file, rank, _srun(head))
+        log.read(_Seen(path, seen))
+        _settle(log)
+        _take(log, to, pids)
+        kinds = {row.kind for row in log.rows}
+        kind = "stacks" if kinds == {"stack"} else "log" if kinds or log.torch else ""
+        to.reads.append(
+            Read(file, kind, log.rank, _counts(log) if kind else "text in which nothing is known", size)
+        )
+    else:
+        to.reads.append(Read(file, "", rank, "binary, of no kind that is known", size))
+
+
+def _on(progress: Progress, base: int, total: int, file: str, more: int) -> None:
+    progress(base + more, total, file)
+
+
+class _Seen(logs.Lines):
+    def __init__(self, path: Path, seen: Callable[[int], None]) -> None:
+        super().__init__(path)
+        self.seen = seen
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        told = 0
+        for number, line in super().__iter__():
+            if self.done - told > 4 * 2**20:
+                told = self.done
+                self.seen(told)
+            yield number, line
+
+
+def _newer(one: Dump, other: Dump) -> bool:
+    return max((c.created for c in one.calls), default=0) > max((c.created for c in other.calls), default=0)
+
+
+def _srun(head: bytes) -> bool:
+    """Whether all lines begin with the number of a task, as `srun --label` writes them."""
+    lines = [line for line in head.decode("utf-8", "replace").splitlines()[:200] if line.strip()]
+    return len(lines) > 2 and all(logs.SRUN.match(line) for line in lines[:-1])
+
+
+def _settle(log: logs.Log) -> None:
+    """A launcher names a file by the local rank: where all that torch printed is of one other rank, that one counts."""
+    said = Counter(log.said)
+    if log.rank is not None and len(said) == 1 and (rank := next(iter(said))) != log.rank:
+        log.rows = [
+            replace(row, rank=rank) if row.rank == log.rank and row.kind != "exit" else row
+            for row in log.rows
+        ]
+        log.rank = rank
+
+
+def _take(read: logs.Log | structured.Trace, to: Material, pids: dict[str, int]) -> None:
+    to.rows += read.rows
+    pids |= read.pids
+    for rank, (line, time) in read.last.items():
+        if rank is not None and time > to.last.get(rank, ("", ""))[1]:
+            to.last[rank] = (f"{read.file}:{line}", time)
+
+
+def _by_pid(row: Row, pids: dict[str, int]) -> Row:
+    """A stack of py-spy names a process; which rank that is, a log says."""
+    whose = pids.get(row.key) if row.kind == "stack" and row.key else None
+    return row if whose is None else replace(row, rank=whose)
+
+
+def _counts(read: logs.Log | structured.Trace) -> str:
+    kinds = Counter(row.kind for row in read.rows)
+    said = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "nothing that stops a job"
+    return short(said, 200) + (f"; {read.dropped} rows more were left out" if read.dropped else "")

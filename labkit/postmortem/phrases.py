@@ -1,0 +1,34 @@
+"""The sentences of torch, NCCL, gloo and the system that are evidence, in the versions 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["QUICK", "SAID"]
+
+# kind, what the text has, and the group that is its key
+SAID = [
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("watchdog", r"Watchdog caught collective operation timeout: WorkNCCL\((.*?)\)"),
+        ("watchdog", r"\[TC\]\[rank=\d+\]\[name=([^\]]*)\] Operation timed out after \d+ ms"),
+        ("watchdog", r"failure detected by watchdog at work sequence id: (\d+)"),
+        ("gloo", r"(Received data size doesn't match expected size)"),
+        ("gloo", r"(Connection closed by peer|Connection reset by peer)"),
+        ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
+        ("memory", r"(CUDA out of memory|OutOfMemoryError|oom-kill|Out of memory: Killed)"),
+        ("memory", r"(DefaultCPUAllocator: can't allocate)"),
+        ("abort", r"(Fatal Python error: .*|terminate called after throwing.*)"),
+        ("limit", r"(torch\._dynamo hit config\.(?:recompile|cache_size|accumulated_\w+)_?limit.*)"),
+        ("begin", r"Step 1: torchdynamo start tracing (.+)|Step 2: calling compiler function ()"),
+        ("traced", r"Step 1: torchdynamo done tracing ()"),
+        ("end", r"Step 2: done compiler function ()|put_code_state()"),
+        ("hit", r"(?:fx graph|AOTAutograd) cache hit for key (\S+)"),
+        ("miss", r"(?:fx graph|AOTAutograd) cache miss for key (\S+)"),
+        ("break", r"Graph break (?:in user code at|from user code at:?|\(.*\):?) ?(.*)"),
+    )
+]  # fmt: skip
+QUICK = re.compile(
+    r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
+    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)"
+)

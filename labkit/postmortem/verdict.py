@@ -1,0 +1,302 @@
+"""The verdict: which rank, at which collective, and what it did in its place; each sentence has its evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from labkit.postmortem import clues, gaps, schedule
+from labkit.postmortem.material import Material
+from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
+from labkit.postmortem.rows import Row
+from labkit.postmortem.schedule import Difference
+
+__all__ = ["Verdict", "judge"]
+
+FAULTS = ("error", "gloo", "watchdog", "abort", "memory")
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is told. `kind` is one of difference, circle, dead, waiting, nothing wrong, cannot tell.
+
+    `ranks` are those that the others wait for or differ from; `difference` is the first one, where there is one.
+    """
+
+    kind: str
+    ranks: list[int]
+    head: Said
+    chain: list[Said] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    states: dict[int, State] = field(default_factory=dict)
+    difference: Difference | None = None
+
+    @property
+    def told(self) -> bool:
+        """Whether there is a verdict at all."""
+        return self.kind != "cannot tell"
+
+
+def judge(material: Material) -> Verdict:
+    """Join what all ranks left.
+
+    Args:
+        material: what was read.
+
+    Returns:
+        The verdict; where the material does not reach, it says so in `unknown`.
+    """
+    ranks = material.ranks()
+    found = schedule.differences(material.dumps, ranks)
+    found = [d for d in found if not _moments(d, material)]
+    way, circle = schedule.root(found, material.dumps)
+    waiting = _waiting(material, found)
+    by_rank = states(material, ranks, waiting)
+    dead = {rank: rows for rank in ranks if (rows := deaths(material, rank))}
+    if dead and not (way and way[-1].what != "missing"):
+        verdict = _dead(material, dead, way)
+    elif circle:
+        verdict = _circle(material, way)
+    elif way:
+        verdict = _difference(material, way, ranks)
+    elif sizes := [row for row in material.rows if row.kind == "gloo" and "Received data size" in row.text]:
+        verdict = _sizes(material, sizes, ranks)
+    else:
+        verdict = _none(material, ranks, by_rank)
+    verdict.states = by_rank
+    verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
+    return verdict
+
+
+def _moments(difference: Difference, material: Material) -> bool:
+    """Whether a rank is only behind because its record is older: the others' calls are done, and no rank failed."""
+    later = [calls[n] for calls in difference.group.calls.values() for n in calls if n >= difference.seq]
+    if difference.what != "missing" or any(call.open for calls in later for call in calls):
+        return False
+    failed = ("gloo", "watchdog", "error", "abort", "memory", "exit")
+    return not any(row.kind in failed for row in material.rows)
+
+
+def _waiting(material: Material, found: list[Difference]) -> dict[int, Said]:
+    said = {}
+    unseen = set(material.ranks()) - set(material.dumps)
+    for rank, dump in material.dumps.items():
+        call = next((call for call in dump.calls if call.open), None)
+        # gloo marks a call as ended some time after it has returned: of itself, the mark says nothing
+        if call and (dump.backend != "gloo" or any(call is d.present.get(rank) for d in found) or unseen):
+            said[rank] = Said(f"waits in {clues.call(call)}", (call.cite,))
+    for difference in found:
+        for rank, call in difference.present.items():
+            calls = [c for c in material.dumps[rank].calls if not c.p2p]
+            if call is calls[-1] and material.dumps[rank].backend == "gloo":  # its state says nothing
+                said.setdefault(rank, Said(f"its last call is {clues.call(call)}", (call.cite,)))
+    return said
+
+
+def _dead(material: Material, dead: dict[int, list], way: list[Difference]) -> Verdict:
+    ranks = sorted(dead)
+    first = ranks[0]
+    row = dead[first][0]
+    where = f", at {row.where}" if row.where else ""
+    head = Said(f"rank {first} ended by itself: {row.text}{where}", (row.cite,))
+    chain = [
+        Said(f"rank {first}: {more.text}", (more.cite,)) for more in dead[first][1:] if more.kind != "error"
+    ]
+    for rank in ranks[1:]:
+        more = dead[rank][0]
+        chain.append(Said(f"rank {rank} ended, too: {more.text}", (more.cite,)))
+    if len(ranks) > 1:
+        chain.append(Said("which of them was first, the material does not say"))
+    for difference in way[-1:]:
+        if set(difference.absent) & set(ranks):
+            chain += _those(difference)
+    for rank in material.ranks():
+        lost = [r for r in material.of(rank, "gloo") if "Connection" in r.text]
+        if rank not in dead and lost:
+            said = f"rank {rank} lost its connection"
+            chain.append(
+                Said(said + (f" in the call at {lost[-1].where}" if lost[-1].where else ""), (lost[-1].cite,))
+            )
+    return Verdict("dead", ranks, head, chain, difference=way[-1] if way else None)
+
+
+def _those(difference: Difference) -> list[Said]:
+    """Who called what: one sentence for each kind of call."""
+    said = []
+    for ranks in difference.kinds:
+        call = difference.present[ranks[0]]
+        cites = tuple(difference.present[rank].cite for rank in ranks[:3])
+        named = "rank" if len(ranks) == 1 else "ranks"
+        said.append(Said(f"{named} {spell(ranks)}: {clues.call(call)}", cites))
+    return said
+
+
+def _difference(material: Material, way: list[Difference], ranks: list[int]) -> Verdict:
+    difference = way[-1]
+    odd = difference.odd
+    others = [rank for rank in difference.present if rank not in odd]
+    some = next(iter(difference.present.values()))
+    chain = _those(difference)
+    if difference.what == "missing":
+        there, absent = sorted(difference.present), difference.absent
+        verb = "has" if len(absent) == 1 else "have"
+        text = f"{clues.named(absent)} {verb} not made {clues.place(difference)}, {some}"
+        text += f", in which {clues.named(there)} wait" + ("s" if len(there) == 1 else "")
+        cites = tuple(material.dumps[rank].file for rank in absent[:3])
+    elif odd:
+        call = next((difference.present[r] for r in odd if r in difference.present), some)
+        text = f"{clues.named(odd)} called {call} as {clues.place(difference)}"
+        text += f", and {clues.named(others)} {difference.present[others[0]]}"
+        cites = (call.cite, difference.present[others[0]].cite)
+    else:
+        text = f"the ranks differ at {clues.place(difference)} ({difference.what}), as many on each side"
+        text += ": which is wrong, the records do not say"
+        cites = tuple(call.cite for call in list(difference.present.values())[:2])
+    for earlier in reversed(way[:-1]):
+        chain.append(
+            Said(
+                f"{clues.place(earlier)} waits for the same: {clues.named(earlier.absent)} did not come to it",
+                _cites(earlier),
+            )
+        )
+    chain += clues.likely(material, difference)
+    for rank in dict.fromkeys([*(odd or sorted(difference.present)[:2]), *difference.absent[:3]]):
+        told = doing(material, rank, others or sorted(set(ranks) - {rank}), some.timeout_ms)
+        if rank in difference.absent and not told:
+            told = [
+                Said(f"what rank {rank} did instead is not known: there is no stack, compile or error of it")
+            ]
+        chain += told
+        chain += clues.last_call(material, difference, rank)
+        if len(chain) > 40:
+            break
+    chain += clues.caches(material, odd, others) + clues.graphs(
+        material, odd or list(difference.present), others
+    )
+    return Verdict(
+        "difference", odd or sorted(difference.present), Said(text, cites), chain, difference=difference
+    )
+
+
+def _sizes(material: Material, rows: list[Row], ranks: list[int]) -> Verdict:
+    """gloo's abort where a message is larger than its buffer, and no record that says who called what."""
+    odd = sorted({row.rank for row in rows if row.rank is not None})
+    bytes_ = re.search(r"(\d+) vs (\d+)", rows[0].text)
+    sent = (
+        f" sent {bytes_[1]} bytes where {bytes_[2]} were expected"
+        if bytes_
+        else " sent more than was expected"
+    )
+    who = clues.named(odd) if odd else "a rank that the text does not name"
+    text = f"in one collective the sizes differ: {who} aborted, because a peer{sent}"
+    chain = [said for rank in odd for said in doing(material, rank, [], 0)]
+    for rank in ranks:
+        lost = [row for row in material.of(rank, "gloo") if row.where and rank not in odd]
+        if lost:
+            chain.append(Said(f"rank {rank} was in the call at {lost[-1].where}", (lost[-1].cite,)))
+    calls = {rank: dump.calls[-1] for rank, dump in material.dumps.items() if dump.calls and rank not in odd}
+    if len(odd) == 1 and len(calls) > 1 and len({schedule.likeness([call]) for call in calls.values()}) == 1:
+        some = next(iter(calls.values()))
+        text_ = f"{clues.named(list(calls))} called {clues.call(some)}, all with this size: rank {odd[0]}'s is another"
+        chain.append(Said(text_, tuple(call.cite for call in list(calls.values())[:3])))
+    else:
+        chain.append(Said("whether the sender or the receiver has the wrong size, this text does not say"))
+    return Verdict("difference", odd, Said(text, tuple(row.cite for row in rows[:3])), chain)
+
+
+def _cites(difference: Difference) -> tuple[str, ...]:
+    return tuple(call.cite for call in list(difference.present.values())[:3])
+
+
+def _circle(material: Material, way: list[Difference]) -> Verdict:
+    """Ranks that wait for each other in different groups."""
+    sides = [
+        sorted(set(d.present) & {r for other in way if other is not d for r in other.absent}) for d in way
+    ]
+    chain = [said for difference in way for said in _those(difference)]
+    odd: list[int] = []
+    why: list[Said] = []
+    order = sorted(range(len(way)), key=lambda i: len(sides[i]))
+    if len(way) > 1 and len(sides[order[0]]) < len(sides[order[1]]):
+        odd = sides[order[0]]
+    for rank in sorted({r for side in sides for r in side}):
+        if not odd and (said := clues.unlike(material, way, rank)):
+            odd, why = [rank], [said]
+    places = " and ".join(
+        f"{clues.named(side)} in {clues.place(d)}" for side, d in zip(sides, way, strict=True)
+    )
+    text = f"ranks wait for each other in different groups: {places}"
+    text += (
+        f"; {clues.named(odd)} went another way than the others"
+        if odd
+        else "; which went wrong, the records do not say"
+    )
+    chain += why
+    everybody = odd or sorted({r for side in sides for r in side})
+    for rank in everybody[:4]:
+        told = doing(material, rank, [], 0)
+        chain += told
+    head = Said(text, tuple(cite for d in way for cite in _cites(d)[:2]))
+    difference = next((d for d in way if set(odd) & set(d.absent)), way[-1])
+    return Verdict("circle", everybody, head, chain, difference=difference)
+
+
+def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Verdict:
+    waits = [r for r in ranks if by_rank[r].name == "waiting"]
+    others = [r for r in ranks if r not in waits]
+    if waits:
+        call = next(
+            (c for r in waits if r in material.dumps for c in material.dumps[r].calls if c.open), None
+        )
+        at = f" in {clues.call(call)}" if call else ""
+        cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
+        text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
+        chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waits[:6]]
+        busy = [
+            r
+            for r in others
+            if by_rank[r].name in ("compiling", "elsewhere", "dead") or open_compile(material, r)
+        ]
+        for rank in busy[:8]:
+            chain += doing(material, rank, waits, call.timeout_ms if call else 0)
+        if busy:
+            return Verdict(
+                "waiting", busy, Said(f"{text}, and {clues.named(busy)} did something else", cites), chain
+            )
+        if others:
+            text += f"; what {clues.named(others)} did, nothing here says"
+            return Verdict("waiting", others, Said(text, cites), chain)
+        differing, named = clues.watchdogs(material)
+        if named:
+            text = "the watchdogs name different calls under one number; the group is not in that line"
+            return Verdict("difference", differing, Said(text, named[0].evidence), named)
+        text = f"all ranks{at} wait, and no record shows one that is not there"
+        text += ": a rank without files, the link, or a wait for something else"
+        return Verdict("cannot tell", [], Said(text, cites), chain)
+    bad = [row for row in material.rows if row.kind in FAULTS and "ChildFailedError" not in row.text]
+    if bad:
+        chain = [
+            Said(f"rank {row.rank if row.rank is not None else '?'}: {row.text}", (row.cite,))
+            for row in bad[:8]
+        ]
+        return Verdict(
+            "cannot tell", [], Said("there are errors, and no rank that they could be laid to"), chain
+        )
+    busy = [r for r in ranks if by_rank[r].name == "compiling"]
+    if busy:
+        text = f"{clues.named(busy)} {'is' if len(busy) == 1 else 'are'} compiling; no rank is known to wait"
+        return Verdict(
+            "waiting",
+            busy,
+            Said(text, tuple(by_rank[r].said.evidence[0] for r in busy[:3])),
+            [s for r in busy[:8] for s in doing(material, r, [], 0)],
+        )
+    if len(material.dumps) > 1:
+        total = sum(len(dump.calls) for dump in material.dumps.values())
+        text = f"nothing is wrong in what is here: {len(material.dumps)} records with {total} calls agree"
+        opened = any(call.open for dump in material.dumps.values() for call in dump.calls)
+        text += "" if opened else ", and none is open"
+        return Verdict(
+            "nothing wrong", [], Said(text, tuple(dump.file for dump in list(material.dumps.values())[:3]))
+        )
+    return Verdict("cannot tell", [], Said("no failure and no comparison of ranks is in what is here"))

@@ -1,0 +1,217 @@
+"""Jobs that went wrong in a known way, under plain torchrun, with what torch leaves: right rank, call and cause."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit import cli
+from labkit.postmortem import material, verdict
+
+DRILL = Path(__file__).with_name("drill.py")
+ENV = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_LOGS": "recompiles,graph_breaks,dynamo",
+    "PYTHONFAULTHANDLER": "1",
+    "OMP_NUM_THREADS": "1",
+}
+# drill: the verdict, its ranks, the collective and what differs there, and what the sentences have to say
+TRUTH = {
+    "healthy": ("nothing wrong", [], None, []),
+    "other": (
+        "difference",
+        [1],
+        (3, "operation"),
+        ["rank 1 called broadcast", "ranks 0, 2 all_reduce", "in other"],
+    ),
+    "missing": (
+        "difference",
+        [1],
+        (3, "missing"),
+        ["rank 1 has not made collective 3", "in batch < .* in missing"],
+    ),
+    "sizes": ("difference", [1], None, [r"a peer sent \d+ bytes", "in sizes"]),
+    "order": (
+        "circle",
+        [1],
+        (2, "missing"),
+        ["rank 1 in collective 2 of data", "ranks 0, 2 in collective 2 of tensor"],
+    ),
+    "compiling": (
+        "difference",
+        [1],
+        (3, "missing"),
+        [r"rank 1 was compiling \[0/0\].* in compiling", r"through with \[0/0\]"],
+    ),
+    "recompiling": (
+        "difference",
+        [1],
+        (4, "missing"),
+        [
+            r"rank 1 was compiling \[0/1\]",
+            "guard failed: .*size mismatch at index 0. expected 8, actual 5",
+            "ranks 0, 2 did not compile",
+        ],
+    ),
+    "killed": (
+        "dead",
+        [1],
+        None,
+        [r"exit code -9 \(SIGKILL\)", "rank 0 lost its connection in the call at .* in killed"],
+    ),
+    "raising": (
+        "dead",
+        [1],
+        None,
+        [r"KeyError: 'layers', at drill.py:\d+ in raising", "rank 2 lost its connection"],
+    ),
+    "subgroups": (
+        "circle",
+        [1],
+        (4, "missing"),
+        ["rank 0 in collective 4 of mesh_tensor", "before collective 3 of default_pg"],
+    ),
+}
+CI = ("healthy", "other", "recompiling", "killed")
+SETS = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in CI else [pytest.mark.slow, pytest.mark.full])
+    for name in TRUTH
+]
+
+
+@pytest.fixture(scope="session")
+def left(tmp_path_factory):
+    """The folder that a drill left; each runs once."""
+    ran: dict[str, Path] = {}
+
+    def run(name: str) -> Path:
+        if name not in ran:
+            folder = tmp_path_factory.mktemp(name)
+            shutil.copy(DRILL, folder)
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--redirects", "3"]
+            command += [
+                "--nproc-per-node",
+                "4" if name == "subgroups" else "3",
+                "--log-dir",
+                "logs",
+                "drill.py",
+                name,
+            ]
+            env = os.environ | ENV | {"TORCH_TRACE": str(folder / "traces")}
+            with (folder / "launcher.log").open("wb") as log:
+                subprocess.run(command, cwd=folder, env=env, stdout=log, stderr=log, timeout=300)
+            ran[name] = folder
+        return ran[name]
+
+    return run
+
+
+def told(folder: Path) -> verdict.Verdict:
+    return verdict.judge(material.gather([folder]))
+
+
+def everything(found: verdict.Verdict) -> str:
+    return "\n".join(map(str, [found.head, *found.chain]))
+
+
+def line_of(evidence: str, folder: Path) -> str:
+    """The line that `file:number` names."""
+    file, _, number = evidence.rpartition(":")
+    return (folder / file).read_text(errors="replace").splitlines()[int(number) - 1]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_rank_the_collective_and_the_cause(name, left):
+    folder = left(name)
+    kind, ranks, at, words = TRUTH[name]
+    found = told(folder)
+    assert (found.kind, found.ranks) == (kind, ranks), everything(found)
+    if at:
+        assert (found.difference.seq, found.difference.what) == at
+    for pattern in words:
+        assert re.search(pattern, everything(found)), f"{pattern} is not in\n{everything(found)}"
+    for said in [found.head, *found.chain, *(state.said for state in found.states.values())]:
+        for evidence in said.evidence:
+            place = evidence.partition("#")[0]
+            assert (folder / place).exists() or line_of(evidence, folder).strip(), f"{said}: no such evidence"
+    # each line of the program that a sentence names is one of the drill
+    source = DRILL.read_text().splitlines()
+    for number, where in re.findall(r"drill\.py:(\d+) in (\w+)", everything(found)):
+        assert any(f"def {where}" in line for line in source[: int(number) + 1]), (number, where)
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_page_and_says_the_same(left, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["postmortem", str(left("recompiling")), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    page = (tmp_path / "out" / "index.html").read_text()
+    for text in ("rank 1 was compiling [0/1]", "expected 8, actual 5"):
+        assert text in said
+    assert "expected 8, actual 5" in page and "tlparse/index.html" in page and "<script" not in page
+    assert "it fails on gloo" in page  # torchfrtrace
+    assert (tmp_path / "out" / "tlparse" / "index.html").is_file()
+    kept = {path.name for path in left("recompiling").iterdir()}
+    assert kept - {
+        f"{kind}{rank}{end}" for kind, end in (("trace_", ""), ("stacks_", ".txt")) for rank in range(3)
+    } == {
+        "drill.py",
+        "launcher.log",
+        "logs",
+        "traces",
+    }
+
+
+@pytest.mark.slow
+def test_without_one_rank_s_files_what_is_left_is_told(left, tmp_path):
+    """Of the rank that recompiles nothing is left; then of the records nothing; then all is cut in half."""
+    folder = tmp_path / "job"
+    shutil.copytree(left("recompiling"), folder)
+    for path in folder.rglob("*"):
+        if path.is_file() and material.rank_of(str(path.relative_to(folder))) == 1:
+            path.unlink()
+    found = told(folder)
+    assert found.kind == "waiting" and found.ranks == [1] and "nothing here says" in everything(found)
+    assert any("no flight record of rank 1" in text for text in found.unknown)
+
+    shutil.rmtree(folder)
+    shutil.copytree(left("recompiling"), folder)
+    for path in folder.glob("trace_*"):
+        path.unlink()
+    found = told(folder)
+    assert found.kind == "waiting" and found.ranks == [1]
+    assert "was compiling [0/1]" in everything(found) and "expected 8, actual 5" in everything(found)
+    assert found.unknown[0].startswith("no flight record: set TORCH_FR_BUFFER_SIZE")
+
+    shutil.rmtree(folder)
+    shutil.copytree(left("recompiling"), folder)
+    for path in folder.glob("trace_*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    held = material.gather([folder])
+    notes = [read.note for read in held.reads if Path(read.file).name.startswith("trace_")]
+    assert len(notes) == 3 and all("cut off" in note for note in notes)
+    assert verdict.judge(held).ranks == [1]
+
+
+@pytest.mark.slow
+def test_all_ranks_mixed_in_one_log(left, tmp_path):
+    """Lines of all ranks in turn, as a launcher without folders prints them, with torchrun's prefixes and srun's."""
+    logs = sorted(left("recompiling").glob("logs/*/*/*/stderr.log"))
+    assert len(logs) == 3
+    texts = [(int(path.parent.name), path.read_text().splitlines()) for path in logs]
+    mixed = []
+    for number in range(max(len(lines) for _, lines in texts)):
+        mixed += [(rank, lines[number]) for rank, lines in texts if number < len(lines)]
+    for form in ("{line}", "[default{rank}]:{line}", "{rank}: {line}"):
+        job = tmp_path / str(len(form))
+        job.mkdir()
+        (job / "slurm.out").write_text("\n".join(form.format(rank=rank, line=line) for rank, line in mixed))
+        found = told(job)
+        assert found.ranks == [1], form
+        assert "was compiling [0/1]" in everything(found) and "expected 8, actual 5" in everything(found)
