@@ -42,11 +42,12 @@ def register(filename: str, label: str) -> None:
 
 
 def label(filename: str) -> str:
-    """The short name of a file: its registered label, a package path for installed code, otherwise the bare file
-    name.
+    """The short name of a file: its registered label, a package path for installed code and Python's own, otherwise
+    the bare file name.
 
-    >>> label("/home/ada/project/model.py")
-    'model.py'
+    >>> import contextlib
+    >>> label("/home/ada/project/model.py"), label(contextlib.__file__)
+    ('model.py', 'python/contextlib.py')
     >>> label("/scratch/ipykernel_77/9.py")
     'In [?]'
     """
@@ -64,6 +65,8 @@ def label(filename: str) -> str:
         if whole.startswith(root):
             within = os.path.dirname(os.path.dirname(root)) + os.sep if root[:-1] in _OURS else root
             return whole[len(within) :].replace(os.sep, "/")
+    if whole.startswith(_STDLIB):
+        return f"python/{whole[len(_STDLIB) :]}".replace(os.sep, "/")
     return os.path.basename(whole)
 
 

@@ -11,23 +11,28 @@ import pandas as pd
 
 from labkit.look import loads, switches
 from labkit.look.found import NUMBERS_ONLY, Look
-from labkit.look.owners import OWNERS, library_of, owner_of
+from labkit.look.owners import library_of, owner_of
 from labkit.records.guard_words import form, from_break
-from labkit.records.reasons import Why, libraries_of, read_break
+from labkit.records.reasons import Why, read_break
 
 __all__ = [
     "ORDER",
     "Cause",
-    "Folded",
     "causes",
-    "folded",
+    "followers",
     "shown",
 ]
 
 ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
 _LIMIT = "recompile limit"
+_DDP = "DistributedDataParallel.forward was compiled"
+_UNNAMED = re.compile("`.*?`")
+_CHOICE = "expected once for each value, with the sizes that belong to it"
+_CHOICES = "choose outside of the compiled function what the value selects, and pass that"
 # holds the function that torch compiles for all of its own modules
 _SHARED = "torch/_dynamo/external_utils.py"
+# a guard on a text, which selects what a function does
+_SELECTS = re.compile(r" == (['\"]).*\1$")
 # what a break's reason or a failed guard holds -> what to do
 _FIXES = (
     (r"builtin operator print|Logger|logging", "remove the output, or print after the compiled call"),
@@ -88,25 +93,10 @@ class Cause:
         return [said, *filter(None, [*told, f"fix: {self.fix}" if self.fix else ""])]
 
 
-@dataclass(frozen=True)
-class Folded:
-    """Breaks of torch's own: whose, what to do, places, executions per step, and frames given up for them."""
-
-    owner: str
-    advice: str
-    places: tuple[str, ...]
-    executed: float
-    given_up: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
-        said = f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
-        return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
-
-
 def causes(looked: Look) -> list[Cause]:
     """Return the causes in the program's own code, the costliest first."""
-    again, broke = _resumed(_recompiles(looked), _breaks(looked))
+    again = _recompiles(looked)
+    again, broke = _resumed([one for one in again if not _follows(one, again)], _breaks(looked))
     found = [
         *_apart(looked),
         *_lost(looked),
@@ -118,28 +108,19 @@ def causes(looked: Look) -> list[Cause]:
     return sorted(found, key=lambda cause: -cause.seconds)
 
 
-def folded(looked: Look) -> list[Folded]:
-    """Return torch's own breaks and frames given up, by owner."""
-    places: dict[str, set[str]] = {}
-    given_up: dict[str, dict[str, None]] = {}
-    executed: Counter[str] = Counter()
-    rows = looked.whole["breaks"].drop_duplicates(["name", "reason", "place", "text"])
-    for row in rows.itertuples():
-        if _LIMIT not in row.reason and (owner := owner_of(row.text)):
-            places.setdefault(owner, set()).add((libraries_of(row.text) or [row.place])[-1])
-            stands = [
-                place for place in (row.place, *libraries_of(row.text)) if place.endswith(f"({row.name})")
-            ]
-            stands = [place for place in stands if not place.startswith("torch/")]
-            given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "skip" else []))
-    ran = looked.record.breaks.groupby(["rank", "text"])["executed"].sum().groupby("text").max()
-    for text, count in ran.items():
-        if owner := owner_of(str(text)):
-            executed[owner] += count / max(looked.steps, 1)
-    advice = dict(OWNERS.values())
-    return [
-        Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()
-    ]
+def followers(looked: Look) -> list[str]:
+    """Return the functions of torch and Python that are compiled again only because the program's own code is."""
+    again = _recompiles(looked)
+    return [one.said.partition(" was compiled")[0] for one in again if _follows(one, again)]
+
+
+def _follows(cause: Cause, others: Sequence[Cause]) -> bool:
+    """Whether a recompile is of Python's code, or of DDP's for the reason of one in the program's own."""
+    if cause.said.startswith(_DDP):
+        why = _UNNAMED.sub("", cause.why)
+        own = [one for one in others if not (one.library or one.said.startswith(_DDP))]
+        return any(why in _UNNAMED.sub("", one.why) for one in own)
+    return cause.library.startswith("python/")
 
 
 def _fix(reason: str, otherwise: str = "") -> str:
@@ -211,6 +192,8 @@ def _recompiles(looked: Look) -> list[Cause]:
         own, library = _own_line(looked, name, where)
         title, verb, why = name, "was", looked.guard_of(name, rank) if len(mine) else ""
         fix = _fix(reason)
+        if any(_SELECTS.search(one) for one in mine["reason"]):  # a size may change along with it
+            fix = _CHOICES if len(over) else _CHOICE
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
             title, own, library = _titles(objects), objects["place"].iloc[0], ""
             verb = "were" if len(objects) > 1 else "was"

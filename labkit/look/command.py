@@ -6,6 +6,7 @@ import argparse
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.machinery import PathFinder
@@ -25,6 +26,9 @@ GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
 TLPARSE_S = 120.0
+# where a rank stands whose collective gloo has ended, and what gloo says where it raises
+_IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
+_MISMATCH = "distributed collective mismatch"
 STALL_S = 60.0
 GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded first
 
@@ -237,11 +241,28 @@ def _run(given: argparse.Namespace, program: Program, options: Options, folder: 
         except RankError as error:
             if error.ended == "raised" and error.outcomes[0].message.startswith("--step "):
                 raise ValueError(error.outcomes[0].message) from None
-            said = str(error)
+            said = "\n".join(filter(None, [str(error), _hint(error, ranks.backend, given.verify)]))
         else:
             return ""
     needless = ("All ranks were replaced", "interrupted")  # the ranks end with this command
     return "\n".join(line for line in said.splitlines() if not line.startswith(needless))
+
+
+def _hint(error: RankError, backend: str, verified: bool) -> str:
+    """What to run next where gloo has ended a rank that got a message of another size; '' for other errors.
+
+    Such a process aborts, or its call raises, and takes along what it knew of its collectives.
+    """
+    aborts = [
+        one for one in error.outcomes if one.kind == "dead" and one.code == -signal.SIGABRT and one.frames
+    ]
+    inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts)
+    if backend != "gloo" or verified or not (inside or _MISMATCH in str(error)):
+        return ""
+    return (
+        "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"
+        " --verify, which compares each collective before it runs and names the first that differs."
+    )
 
 
 def _tool() -> str | None:

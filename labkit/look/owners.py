@@ -24,7 +24,9 @@ _CONTEXT = re.compile(r"Developer debug context: module: (torch[\w.]*),")
 
 def owner_of(text: str) -> str:
     """Return whose break it is, by where its code stands: a name of `OWNERS`; '' where the program can do something."""
-    inner = [place for place in libraries_of(text) if "/" in place and not place.startswith(_PASSED)]
+    inner = [
+        place for place in libraries_of(text) if "/" in place and not place.startswith((*_PASSED, "python/"))
+    ]
     stands = inner[-1] if inner else ""
     if not stands and (at := _CONTEXT.search(text)):  # the program's own line calls what torch does not trace
         stands = at[1].replace(".", "/") + "/"

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.look import calls, causes, replicas, switches
+from labkit.look.folds import folded
 from labkit.look.found import Look
 from labkit.look.viewer import viewer
 from labkit.page import document, escape, table
@@ -97,7 +98,7 @@ def picture(figure: Any, text: str) -> str:
 
 
 def _to_do(looked: Look) -> list[str]:
-    found, own = causes.causes(looked), causes.folded(looked)
+    found, own = causes.causes(looked), folded(looked)
     parts = ["<h2>What to do first</h2>"]
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")

@@ -164,7 +164,7 @@ def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             mine = table[(table["kind"] == kind) & table["name"].isin(names)]
             known = mine[mine["why"] != ""]
-            also = _constants(table) if kind == STARTED else []
+            also = [*_beside_shards(table, names), *_constants(table)] if kind == STARTED else []
             usual = PARTS if kind == STARTED and exchanges else KINDS[kind]
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             found[kind] = (
@@ -196,6 +196,17 @@ def _alike_at_first(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
         began = rows.sort_values("first").groupby("rank")["first"].agg(tuple)
         if began.nunique() == 1 and len(began) == len(ranks.split(",")):
             yield rows
+
+
+def _beside_shards(table: pd.DataFrame, names: list[str]) -> list[str]:
+    """Name those parameters that may be shards, too: another one of their module differed before the first step."""
+    began = table[table["kind"].isin([OTHER, STARTED]) & (table["first"] != "")]
+    alike = {str(rows["name"].iloc[0]) for rows in _alike_at_first(began.assign(kind=OTHER))}
+    modules = {name.rpartition(".")[0] for name in began["name"] if name not in alike}
+    found = [name for name in names if name.rpartition(".")[0] in modules]
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    said = f"{', '.join(found[:4])}{more} may be shards, as other parameters of their modules are"
+    return [said] if found else []
 
 
 def _constants(table: pd.DataFrame) -> list[str]:

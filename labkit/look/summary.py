@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.look.causes import causes, folded, shown
+from labkit.look.causes import causes, shown
+from labkit.look.folds import folded
 from labkit.look.found import Look
 
 __all__ = ["Told", "text"]

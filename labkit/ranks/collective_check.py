@@ -411,4 +411,4 @@ def install(backend: str, client: Any, kind: type | None = None) -> None:
         torch_compat.replace_backend(backend, _checked(kind))
     else:
         torch_compat.replace_process_group(CheckedGroup)
-    torch_compat.hide_from_dynamo(*introspect.codes(sys.modules[__name__]))
+    torch_compat.hide_from_dynamo(*introspect.codes(sys.modules[__name__]), calls=True)

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from labkit import places
-from labkit.ranks.messages import Message
+from labkit.ranks.messages import Message, note_messages, peer_of, under_way
 from labkit.torch_compat import COMPILER
 
 Result = TypeVar("Result")
@@ -35,11 +35,12 @@ IDLE = 0.2  # a main thread that used more than this share of a core computes
 MOMENT_S = 0.01  # an error asks for its share of this time
 HIDDEN = tuple(
     os.path.join(os.path.dirname(__file__), f)
-    for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "collective_check.py")
+    for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "messages.py", "collective_check.py")
 )
 _HERE = os.path.join(os.path.dirname(__file__), "")
 LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
+_PYTHON = os.path.join(os.path.dirname(threading.__file__), "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
 _MESSAGES = {"send": "to", "recv": "from"}
@@ -138,8 +139,10 @@ class Activity:
 
 
 def prepare() -> None:
-    """Limit the flight recorder and mark waits in a store; called in a rank before its process group exists."""
+    """Limit the flight recorder, and note waits in a store and messages; called in a rank before its group exists."""
     import torch.distributed as dist
+
+    note_messages()
 
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(KEPT))
     # not Store: one written in Python would call itself
@@ -213,7 +216,18 @@ class Inspector:
         if recorded:
             turn = recorded[-1].number
         asked = next((s.code.co_name for s in stack if _asks(s.code.co_filename, s.code.co_name)), "")
-        waits = self._waits(stack[0].code if stack else None, pending, used, compiling, asked)
+        code = stack[0].code if stack else None
+        waits = self._waits(code, pending, used, compiling, asked)
+        if (
+            code
+            and message is None
+            and not pending
+            and used <= IDLE
+            and _may_wait(code, waits)
+            and not self._sleeps()
+        ):
+            message = next(iter(under_way()), None)
+            waits = message[0] if message else waits
         if message is not None and waits in _MESSAGES:
             waits += f" {_MESSAGES[waits]} rank {message[1]}"
         at = _place(readers) if readers else ""
@@ -291,15 +305,18 @@ class Inspector:
             return False
 
 
+def _may_wait(code: CodeType, waits: str) -> bool:
+    """Whether a function may wait for a message: such a wait has no frame of its own, a lock's is in Python's code."""
+    pythons = code.co_filename.startswith(_PYTHON) and "site-packages" not in code.co_filename
+    return waits in ("", code.co_name) and code.co_name not in _MESSAGES and not pythons
+
+
 def _message(name: str, values: Mapping[str, Any]) -> Message | None:
     """The message of a call of `dist.send` or `dist.recv`, from its variables; None where the peer is not known."""
     whole, inside = ("dst", "group_dst") if name == "send" else ("src", "group_src")
     peer, group = values.get(whole), values.get("group")
-    if peer is None and (peer := values.get(inside)) is not None and group is not None:
-        try:
-            peer = sys.modules["torch.distributed"].get_global_rank(group, peer)
-        except (KeyError, RuntimeError, ValueError):  # the group is being destroyed
-            return None
+    if peer is None and (number := values.get(inside)) is not None and group is not None:
+        peer = peer_of(group, number)
     return None if peer is None else (name, int(peer))
 
 

@@ -1,12 +1,30 @@
-"""Messages between two ranks that wait for each other for ever: who sends to whom."""
+"""Messages between two ranks: those under way in this process, and ranks that wait for each other for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-__all__ = ["Message", "circle"]
+from labkit.torch_compat import hide_from_dynamo
+
+__all__ = ["Message", "circle", "note_messages", "peer_of", "under_way"]
 
 Message = tuple[str, int]  # 'send' or 'recv', and the other rank
+KEPT = 256  # messages that may be under way at once; older ones are no longer known
+
+
+class _Begun(NamedTuple):
+    work: weakref.ref[Any]
+    name: str
+    peer: int | None
+
+
+# Gloo's messages are not in torch's flight recorder, and the handle that a program waits with does not name the peer.
+_begun: deque[_Begun] = deque(maxlen=KEPT)
 _WORDS = {"send": "sends to", "recv": "receives from"}
 _WHY = {
     frozenset(["send"]): "none of them receives: let one receive first, or give both messages of a rank to"
@@ -42,3 +60,47 @@ def circle(waits: Mapping[int, Message]) -> str:
                 return f"{said}; {_MATCHED}"
             return f"{said}; {_WHY.get(frozenset(kinds), _MIXED)}"
     return ""
+
+
+def note_messages() -> None:
+    """Note each message of a process group as it begins, for `under_way`; called in a rank before its group exists."""
+    import torch.distributed as dist
+
+    for name in ("send", "recv"):
+        setattr(dist.ProcessGroup, name, _noted(name, getattr(dist.ProcessGroup, name)))
+
+
+def _noted(name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(begin)
+    def call(group: Any, tensors: Any, peer: int, *more: Any) -> Any:
+        work = begin(group, tensors, peer, *more)
+        if work is not None:  # NCCL has one handle for all messages of a batch
+            _begun.append(_Begun(weakref.ref(work), name, peer_of(group, peer)))
+        return work
+
+    hide_from_dynamo(call.__code__, calls=True)  # type: ignore[attr-defined]
+    return call
+
+
+def peer_of(group: Any, inside: int) -> int | None:
+    """Return the rank in the whole job of a rank of a group; None where the group is being destroyed.
+
+    Args:
+        group: The process group.
+        inside: The rank's number in it.
+    """
+    try:
+        return int(sys.modules["torch.distributed"].get_global_rank(group, inside))
+    except (KeyError, RuntimeError, ValueError):
+        return None
+
+
+def under_way() -> list[Message]:
+    """Return the messages that this process has begun and has not waited for: first receives, then sends.
+
+    Of a send that nobody waits for torch does not say whether it has ended.
+    """
+    held = [(one, one.work()) for one in list(_begun)]
+    left = [(one.name, one.peer) for one, work in held if work is not None and not work.is_completed()]
+    known = [(name, peer) for name, peer in left if peer is not None]
+    return sorted(known, key=lambda message: message[0] != "recv")

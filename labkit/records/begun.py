@@ -10,7 +10,7 @@ import pandas as pd
 from labkit import places
 from labkit.records import reasons
 from labkit.records.compile_log import Compile, CompileLog
-from labkit.records.guard_words import words
+from labkit.records.guard_words import form, words
 from labkit.records.names import Names
 from labkit.records.recorder import build_record
 
@@ -91,9 +91,17 @@ def described(compile_: Compile, names: Names) -> str:
 
 
 def again(compile_: Compile, names: Names) -> str:
-    """Say in words which guards failed; '' for the first compile of a function."""
-    each = (words(reasons.recompile([reason], "", names).reason) for reason in compile_.reasons)
-    return "; ".join(dict.fromkeys(each))
+    """Say in words which guards failed, one of each form; '' for the first compile of a function.
+
+    There is a failed guard of each code that was there already, the newest first. Guards on one value say what it was
+    in turn; those on a tensor have the size of this call, too, and the newest one is enough.
+    """
+    alike: dict[str, list[str]] = {}
+    for reason in compile_.reasons:
+        guard = reasons.recompile([reason], "", names).reason
+        alike.setdefault(form(guard), []).append(guard)
+    each = (mine[:1] if ", actual " in mine[0] else mine[::-1] for mine in alike.values())
+    return "; ".join(dict.fromkeys(words(oldest, later) for oldest, *later in each))
 
 
 def tables(compiles: Sequence[Compile], rank: int) -> dict[str, pd.DataFrame]:

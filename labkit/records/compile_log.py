@@ -191,7 +191,11 @@ class CompileLog(logging.Handler):
             self.epoch += 1
             self._last_frame = -1
         self._last_frame = max(self._last_frame, number)
-        self.compiles[self.epoch, name] = Compile(self.epoch, name, at)
+        # a compile that ends at the recompile limit never says which function it is of; its frame's first one did
+        first = self.compiles.get((self.epoch, f"{name.rpartition('/')[0]}/0"))
+        known_by = (first.co_name, first.filename, first.line) if first else ("", "", 0)
+        self.compiles[self.epoch, name] = made = Compile(self.epoch, name, at)
+        made.co_name, made.filename, made.line = known_by
         while len(self.compiles) > MOST_COMPILES:
             _, old = self.compiles.popitem(last=False)
             self._text -= _size(old)

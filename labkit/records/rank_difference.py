@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -13,7 +13,10 @@ __all__ = ["Difference", "Step", "break_times", "first_difference"]
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a rank did: enter a region, execute a break, or call a collective. Times as in `rec.events`."""
+    """One thing that a rank did: enter a region, execute a break, or call a collective. Times as in `rec.events`.
+
+    `then` is the next one in the program's own code, where this one is in a library.
+    """
 
     kind: str
     name: str
@@ -21,10 +24,16 @@ class Step:
     end_us: float
     place: str = ""
     signature: str = field(default="", repr=False)
+    then: str = ""
 
     def __str__(self) -> str:
         at = f" at {self.place}" if self.place and self.place not in self.name else ""
-        return f"{self.kind} {self.name}{at}"
+        return f"{self.kind} {self.name}{at}" + (f", then {self.then}" if self.then else "")
+
+    @property
+    def own(self) -> bool:
+        """Whether its place is in the program: files of libraries have a folder in their name."""
+        return bool(self.place) and "/" not in self.place.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ def first_difference(events: pd.DataFrame, graphs: pd.DataFrame, breaks: pd.Data
     for forward in sorted({f for mine in steps.values() for f in mine}):
         here = {rank: mine.get(forward, []) for rank, mine in steps.items()}
         for index in range(max(map(len, here.values()))):
-            at = {rank: mine[index] if index < len(mine) else None for rank, mine in here.items()}
+            at = {rank: _next(mine[index:]) for rank, mine in here.items()}
             signatures = {rank: step.signature if step else "" for rank, step in at.items()}
             if len(set(signatures.values())) > 1:
                 seen = list(signatures.values())
@@ -73,6 +82,13 @@ def first_difference(events: pd.DataFrame, graphs: pd.DataFrame, breaks: pd.Data
                 odd = [rank for rank, signature in signatures.items() if signature != usual]
                 return Difference(forward, index, at, odd)
     return None
+
+
+def _next(steps: list[Step]) -> Step | None:
+    """The first of a rank's steps, with the one in the program's own code that follows it."""
+    if not steps or steps[0].own or not steps[0].place:
+        return steps[0] if steps else None
+    return replace(steps[0], then=str(next((step for step in steps if step.own), "")))
 
 
 def _steps(

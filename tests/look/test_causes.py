@@ -70,7 +70,7 @@ def test_a_storm_says_how_many_calls_run_in_python(looked):
 def test_the_break_of_the_program_stands_before_those_of_ddp(looked):
     text, page, _ = looked("chatty")
     first, _, rest = text.partition("torch's own")
-    assert line("pprint.pformat") in first and "torch stopped at pprint.py:" in first
+    assert line("pprint.pformat") in first and "torch stopped at python/pprint.py:" in first
     assert "_inside_ddp_forward" not in text and "set_runtime_stats_and_log" not in text
     assert "nothing to do: 2 breaks of DDP" in rest
     assert "Avoid calling" not in page.partition("torch's own")[2]

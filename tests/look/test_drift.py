@@ -30,11 +30,14 @@ def train(steps: int) -> None:
     parts["warm"] = DDP(nn.Linear(8, 3), process_group=dist.new_group())
     parts["bypassed"] = DDP(nn.Linear(8, 3))  # THE WRAPPER
     parts["hooked"].register_comm_hook(None, fp16_compress_hook)
-    plain = nn.ModuleDict({name: nn.Linear(8, 3) for name in ("averaged", "copy", "zeros", "shard")})
+    plain = nn.ModuleDict(
+        {name: nn.Linear(8, 3) for name in ("averaged", "copy", "zeros", "shard", "columns")}
+    )
     with torch.no_grad():
         plain["zeros"].weight.zero_()
         plain["shard"].weight += rank
         plain["shard"].bias += rank
+        plain["columns"].weight += rank
         plain["zeros"].bias.zero_()
     lost = nn.Sequential(nn.Linear(8, 3))
     lost.load_state_dict({"_orig_mod.0.weight": torch.ones(3, 8)}, strict=False)  # THE LOAD
@@ -94,12 +97,17 @@ def test_a_drift_under_ddp_has_its_reason_where_torch_proves_one(found):
 def test_a_copy_that_drifts_is_found_and_a_shard_is_not(found):
     held = found.held["replicas"]
     apart = replicas.differing(held)
-    assert sorted(apart[apart["kind"] == replicas.STARTED]["name"]) == ["copy.bias", "copy.weight"]
+    assert sorted(apart[apart["kind"] == replicas.STARTED]["name"]) == [
+        "columns.bias",
+        "copy.bias",
+        "copy.weight",
+    ]
     said = replicas.compared(held)
-    assert said[replicas.STARTED].startswith(f"2 of 6 {replicas.STARTED} differ")
+    assert said[replicas.STARTED].startswith(f"3 of 7 {replicas.STARTED} differ")
+    assert "; columns.bias may be shards, as other parameters of their modules are;" in said[replicas.STARTED]
     assert re.search(r"began as a constant, zeros\.\w+, zeros\.\w+ differ", said[replicas.STARTED])
     assert replicas.STARTED in "".join(found.unequal())
-    assert said[replicas.OTHER].startswith("4 plain parameters")  # zeros and shard
+    assert said[replicas.OTHER].startswith("5 plain parameters")  # zeros, shard, columns
 
 
 def stages(kind: str) -> None:

@@ -55,6 +55,14 @@ ADVICE_ON_TORCHS_OWN = ["Avoid calling", "_inside_ddp_forward", "set_runtime_sta
 SAME = "all ranks did the same"
 CASES = [
     Case(
+        "adversarial", DONE,
+        # the size changes with the text that selects the network; DDP's forward is compiled again for the same reason
+        [at("adversarial", "def forward(self, x, mode)") + r".*GAN\.forward was compiled 3 times",
+         "`mode` changes", "fix: expected once for each value",
+         "compiled again with the program's functions: DistributedDataParallel.forward"],
+        unsaid=["mark_dynamic", "2. ", *ADVICE_ON_TORCHS_OWN],
+    ),
+    Case(
         "async_exchange", DONE,
         [at("async_exchange", "async_op=True") + r".*graph break", r"fix: .*functional collectives",
          "[Aa]ll ranks did the same"],
@@ -72,6 +80,12 @@ CASES = [
          at("compiled_update", "    opt.step()"),
          r"`self\.param_groups\[0\]\['betas'\]\[0\]` changes"],
         unsaid=ADVICE_ON_TORCHS_OWN,
+    ),
+    Case(
+        "early_stop", FAILED,
+        [at("early_stop", "loss.backward()"), "rank 0 finished its part", "Called from different lines since",
+         r"rank 0  barrier at early_stop\.py:(\d+) \(main\)\n +rank 1  barrier at early_stop\.py:(?!\1\b)"],
+        unsaid=[SAME, ": helper was compiled", "__init__ was compiled", *ADVICE_ON_TORCHS_OWN],
     ),
     Case(
         "experts", DONE, [at("experts", "full_tensor()") + ".*gradient"], unsaid=ADVICE_ON_TORCHS_OWN,
@@ -104,6 +118,13 @@ CASES = [
         unsaid=[SAME], in_ci=True,
     ),
     Case(
+        "layer_names", FAILED,
+        # torch does not name the function of the compile that it refuses
+        [r"failed while compiling Block\.forward again: `self\.name` changes each time \('layers\.\d+' -> ",
+         "FailOnRecompileLimitHit", at("layer_names", "x = block(x, self.scales)")],
+        unsaid=[SAME, "it was 'layers.7'"], in_ci=True,
+    ),
+    Case(
         "library_model", DONE,
         [r"compile the blocks.*given up for it: .*modeling_qwen2\.py:\d+ \(Qwen2Model\.forward\)",
          at("library_model", "loss = model(")],
@@ -120,6 +141,13 @@ CASES = [
         [at("metrics", "distance.item()") + r".*graph break: .*; .*resumed at metrics\.py:\d+ was compiled \d+ times",
          "the value from the break changes", "take its value outside"],
         unsaid=["___stack", "2. ", *ADVICE_ON_TORCHS_OWN], in_ci=True,
+    ),
+    Case(
+        "metrics_by_label", FAILED,
+        # gloo ends a process that gets data of another size, or its call raises
+        [at("metrics_by_label", "dist.all_reduce(value)"), at("metrics_by_label", "loss.backward()"),
+         "ranks were probably in different collectives.*--verify"],
+        unsaid=[SAME, *ADVICE_ON_TORCHS_OWN],
     ),
     Case(
         "never_called", NO_STEP,
@@ -149,6 +177,12 @@ CASES = [
         [r"Block\.forward was compiled 8 times, then given up: the recompile limit; 4 of 12 calls a step run in Python",
          at("processor_per_block", "scale = 1.0")],
         unsaid=ADVICE_ON_TORCHS_OWN, in_ci=True,
+    ),
+    Case(
+        "ring_attention", FAILED,
+        ["rank 0 was waiting in recv from rank 1 here:", at("ring_attention", "take.wait()"),
+         "rank 0 receives from rank 1, rank 1 receives from rank 0; none of them sends"],
+        unsaid=[SAME], in_ci=True,
     ),
     Case(
         "rollout", FAILED,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from labkit.look import found, made, switches
-from labkit.look.causes import causes, folded
+from labkit.look.causes import causes
 from labkit.look.effects import TYPES as EFFECTS
+from labkit.look.folds import folded
 from labkit.look.loads import TYPES as LOADS
 from labkit.look.made import Made
 from labkit.records.record import TABLES
@@ -200,6 +201,54 @@ def test_a_value_and_the_code_that_guards_on_it_are_one_cause(reason, explanatio
     # another guard is another cause
     rank["recompiles"][0]["reason"] = "tensor 'x' size mismatch at index 0. expected 16, actual 24"
     assert len(causes(look(rank | {"all_recompiles": rank["recompiles"]}))) == 2
+
+
+def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
+    def again(name: str, place: str, reason: str) -> dict[str, Any]:
+        return {"name": name, "place": place, "reason": reason, "compile_id": f"{place}/1"}
+
+    ddp = {
+        "name": "DistributedDataParallel.forward",
+        "place": "train.py:30",
+        "calls": 9,
+        "shared": True,
+        "ddp": True,
+    }
+    size = "tensor '{}' size mismatch at index 1. expected 8, actual 12"
+    outer = again("inner", WRAPPER, size.format("args[0]"))
+    helper = again("helper", "python/contextlib.py:299 (helper)", "GLOBAL_STATE changed: grad_mode")
+    own = again("Net.forward", "train.py:9 (Net.forward)", size.format("tokens"))
+    looked = look({"asked": [ddp], "graphs": [{"ops": 4}], "recompiles": [outer, helper, own]})
+    assert [one.said for one in causes(looked)] == ["Net.forward was compiled 2 times"]
+    assert [str(one) for one in folded(looked)] == [
+        "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
+        " helper"
+    ]
+    # for a reason of its own it is a cause
+    own["reason"] = "self.rate == 0.1"
+    looked = look({"asked": [ddp], "graphs": [{"ops": 4}], "recompiles": [outer, helper, own]})
+    assert len(causes(looked)) == 2
+
+
+def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
+    def fix(*reasons: str) -> str:
+        rows = [
+            {
+                "name": "Net.forward",
+                "place": "train.py:9 (Net.forward)",
+                "reason": reason,
+                "compile_id": f"0/{i}",
+            }
+            for i, reason in enumerate(reasons, 1)
+        ]
+        (cause,) = causes(look({"recompiles": rows}))
+        return cause.fix
+
+    size = "tensor 'x' size mismatch at index 1. expected 10, actual 16"
+    assert "mark_dynamic" in fix(size)
+    assert "once for each value" in fix(size, "mode == 'fake'") and "mark_dynamic" not in fix(
+        size, "mode == 'fake'"
+    )
 
 
 def test_a_compile_without_a_graph_says_what_stood_before_it():

@@ -56,6 +56,41 @@ def test_who_waits_for_whom(three, turns, grouped, sentence):
     assert f"rank 1 was waiting in {kind} {word} rank {peer} here:" in text
 
 
+def begin_all(turns: dict[int, list[tuple[str, int]]], batch: bool) -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    group = dist.new_group([1, 2])
+    numbers = {1: 0, 2: 1}
+    keep = []
+    for kind, peer in turns.get(rank, []):
+        begin = dist.isend if kind == "send" else dist.irecv
+        tensor = torch.ones(8)
+        if batch:
+            keep += dist.batch_isend_irecv([dist.P2POp(begin, tensor, group=group, group_peer=numbers[peer])])
+        else:
+            keep += [
+                begin(tensor, group=group, **{"group_dst" if kind == "send" else "group_src": numbers[peer]})
+            ]
+    for work in keep:
+        work.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [False, True])
+def test_handles_that_are_waited_for_name_the_peer(three, batch):
+    turns = {1: [("send", 2), ("recv", 2)], 2: [("send", 1), ("recv", 1)]}
+    three.run(begin_all, turns, batch, stall=20)
+    turns[2].pop(0)
+    turns[1].pop(0)
+    with pytest.raises(RankError) as caught:
+        three.run(begin_all, turns, batch, stall=4)
+    text = str(caught.value)
+    assert "rank 1 receives from rank 2, rank 2 receives from rank 1; none of them sends" in text
+    assert "rank 1 was waiting in recv from rank 2 here:" in text and "work.wait()" in text
+
+
 def test_a_chain_that_ends_is_no_circle():
     assert circle({0: ("recv", 1), 1: ("recv", 2)}) == ""  # rank 2 does something else: its stack says it
     assert "each waits for the next one" in circle({0: ("send", 1), 1: ("recv", 2), 2: ("send", 0)})

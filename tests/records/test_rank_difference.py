@@ -107,3 +107,18 @@ def test_notes_say_whose_they_are():
     one, other = made(0, []), made(1, [])
     other.notes.append("missed something")
     assert merge([one, other]).notes == ["rank 1: missed something"]
+
+
+def test_a_step_in_a_library_is_told_with_the_programs_line_that_follows():
+    def steps(rank: int, line: int) -> list[dict]:
+        inside = event(
+            rank, "region", "helper", 2.0, compile_id="9/0", place="python/contextlib.py:299 (helper)"
+        )
+        return [inside] * (rank == 0) + [call(rank, 5) | {"place": f"train.py:{line} (main)"}]
+
+    told = str(merge([made(rank, steps(rank, 12 + rank)) for rank in range(2)]).first_difference())
+    assert (
+        "helper at python/contextlib.py:299 (helper), then collective all_reduce at train.py:12 (main)"
+        in told
+    )
+    assert "rank 1: collective all_reduce at train.py:13 (main)" in told
