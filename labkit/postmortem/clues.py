@@ -6,11 +6,22 @@ import re
 
 from labkit.postmortem import schedule
 from labkit.postmortem.material import Material
-from labkit.postmortem.ranks import Said, spell
+from labkit.postmortem.ranks import Said, doing, spell
 from labkit.postmortem.rows import Call, Row, own
 from labkit.postmortem.schedule import Difference
 
-__all__ = ["caches", "call", "graphs", "last_call", "likely", "named", "place", "unlike", "watchdogs"]
+__all__ = [
+    "by_abort",
+    "caches",
+    "call",
+    "graphs",
+    "last_call",
+    "likely",
+    "named",
+    "place",
+    "unlike",
+    "watchdogs",
+]
 
 
 def call(call: Call) -> str:
@@ -134,3 +145,36 @@ def watchdogs(material: Material) -> tuple[list[int], list[Said]]:
             odd = sides if tie else sides[1:]
             return sorted({r.rank for _, rows in odd for r in rows if r.rank is not None}), said
     return [], []
+
+
+def by_abort(material: Material, rows: list[Row], ranks: list[int]) -> tuple[list[int], Said, list[Said]]:
+    """gloo's abort where a message is larger than its buffer, and no record shows the two calls.
+
+    Returns:
+        The rank with another size, if the others' records agree in theirs, else none; the verdict; what led to it.
+    """
+    aborted = sorted({row.rank for row in rows if row.rank is not None})
+    bytes_ = re.search(r"(\d+) vs (\d+)", rows[0].text)
+    sent = (
+        f" sent {bytes_[1]} bytes where {bytes_[2]} were expected"
+        if bytes_
+        else " sent more than it expected"
+    )
+    who = named(aborted) if aborted else "a rank that the text does not name"
+    text = f"in one collective the sizes differ: {who} aborted, because a peer{sent}"
+    cites = tuple(row.cite for row in rows[:3])
+    chain = [said for rank in aborted for said in doing(material, rank, [], 0)]
+    for rank in ranks:
+        lost = [row for row in material.of(rank, "gloo") if row.where and rank not in aborted]
+        if lost:
+            chain.append(Said(f"rank {rank} was in the call at {lost[-1].where}", (lost[-1].cite,)))
+    held = {rank: dump for rank, dump in material.dumps.items() if dump.calls and rank not in aborted}
+    calls = {rank: dump.calls[-1] for rank, dump in held.items()}
+    alike = len({(one.group, one.seq, schedule.likeness([one])) for one in calls.values()}) == 1
+    if len(aborted) == 1 and len(calls) > 1 and alike and {*calls, *aborted} == set(ranks):
+        some = next(iter(calls.values()))
+        said = f"{named(list(calls))} called {call(some)}, all with this size: rank {aborted[0]}'s is another"
+        chain.append(Said(said, tuple(one.cite for one in list(calls.values())[:3])))
+        return aborted, Said(text, cites), chain
+    chain.append(Said("whether the sender or the receiver has the wrong size, this text does not say"))
+    return [], Said(text, cites), chain

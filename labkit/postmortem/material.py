@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labkit.postmortem import dumps, logs, structured
+from labkit.postmortem import dumps, logs, prefixes, structured
 from labkit.postmortem.rows import Dump, Read, Row, short
 
 __all__ = ["Material", "found", "gather", "rank_of"]
@@ -149,7 +149,7 @@ def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callab
         trace.read(lines)
         _take(trace, to, pids)
         to.reads.append(Read(file, "TORCH_TRACE", trace.rank, _counts(trace), size))
-    elif logs.looks_like(head):
+    elif prefixes.looks_like(head):
         log = logs.Log(file, rank, _srun(head))
         log.read(_Seen(path, seen))
         _settle(log)
@@ -167,7 +167,7 @@ def _on(progress: Progress, base: int, total: int, file: str, more: int) -> None
     progress(base + more, total, file)
 
 
-class _Seen(logs.Lines):
+class _Seen(prefixes.Lines):
     def __init__(self, path: Path, seen: Callable[[int], None]) -> None:
         super().__init__(path)
         self.seen = seen
@@ -188,7 +188,7 @@ def _newer(one: Dump, other: Dump) -> bool:
 def _srun(head: bytes) -> bool:
     """Whether all lines begin with the number of a task, as `srun --label` writes them."""
     lines = [line for line in head.decode("utf-8", "replace").splitlines()[:200] if line.strip()]
-    return len(lines) > 2 and all(logs.SRUN.match(line) for line in lines[:-1])
+    return len(lines) > 2 and all(prefixes.SRUN.match(line) for line in lines[:-1])
 
 
 def _settle(log: logs.Log) -> None:

@@ -6,7 +6,8 @@ import json
 import re
 from typing import Any
 
-from labkit.postmortem.logs import MOST_ROWS, Lines
+from labkit.postmortem.logs import MOST_ROWS
+from labkit.postmortem.prefixes import Lines
 from labkit.postmortem.rows import Frame, Row, own, short
 
 __all__ = ["Trace", "looks_like"]

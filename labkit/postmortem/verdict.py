@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from labkit.postmortem import clues, gaps, schedule
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
-from labkit.postmortem.rows import Row
 from labkit.postmortem.schedule import Difference
 
 __all__ = ["Verdict", "judge"]
@@ -60,7 +58,7 @@ def judge(material: Material) -> Verdict:
     elif way:
         verdict = _difference(material, way, ranks)
     elif sizes := [row for row in material.rows if row.kind == "gloo" and "Received data size" in row.text]:
-        verdict = _sizes(material, sizes, ranks)
+        verdict = Verdict("difference", *clues.by_abort(material, sizes, ranks))
     else:
         verdict = _none(material, ranks, by_rank)
     verdict.states = by_rank
@@ -176,32 +174,6 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
     return Verdict(
         "difference", odd or sorted(difference.present), Said(text, cites), chain, difference=difference
     )
-
-
-def _sizes(material: Material, rows: list[Row], ranks: list[int]) -> Verdict:
-    """gloo's abort where a message is larger than its buffer, and no record that says who called what."""
-    odd = sorted({row.rank for row in rows if row.rank is not None})
-    bytes_ = re.search(r"(\d+) vs (\d+)", rows[0].text)
-    sent = (
-        f" sent {bytes_[1]} bytes where {bytes_[2]} were expected"
-        if bytes_
-        else " sent more than was expected"
-    )
-    who = clues.named(odd) if odd else "a rank that the text does not name"
-    text = f"in one collective the sizes differ: {who} aborted, because a peer{sent}"
-    chain = [said for rank in odd for said in doing(material, rank, [], 0)]
-    for rank in ranks:
-        lost = [row for row in material.of(rank, "gloo") if row.where and rank not in odd]
-        if lost:
-            chain.append(Said(f"rank {rank} was in the call at {lost[-1].where}", (lost[-1].cite,)))
-    calls = {rank: dump.calls[-1] for rank, dump in material.dumps.items() if dump.calls and rank not in odd}
-    if len(odd) == 1 and len(calls) > 1 and len({schedule.likeness([call]) for call in calls.values()}) == 1:
-        some = next(iter(calls.values()))
-        text_ = f"{clues.named(list(calls))} called {clues.call(some)}, all with this size: rank {odd[0]}'s is another"
-        chain.append(Said(text_, tuple(call.cite for call in list(calls.values())[:3])))
-    else:
-        chain.append(Said("whether the sender or the receiver has the wrong size, this text does not say"))
-    return Verdict("difference", odd, Said(text, tuple(row.cite for row in rows[:3])), chain)
 
 
 def _cites(difference: Difference) -> tuple[str, ...]:

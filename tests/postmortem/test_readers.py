@@ -140,3 +140,17 @@ def test_an_abort_of_a_rank_that_is_not_named(tmp_path):
     )
     found, _ = told(tmp_path)
     assert found.ranks == [] and "a rank that the text does not name aborted" in said(found)
+
+
+def test_the_rank_that_aborts_is_not_by_that_the_wrong_one(tmp_path):
+    """Rank 0 aborts over the message of rank 1, whose size is the wrong one: rank 1 left no record."""
+    abort = "op.preamble.length <= op.nbytes. 48 vs 44. Received data size doesn't match expected size.\n"
+    (tmp_path / "log_0.txt").write_text(abort)
+    for rank in (1, 2, 3):
+        dump(tmp_path, rank, [entry(1, op="gloo:all_reduce")], {"0": range(4)})
+    found, _ = told(tmp_path)
+    assert found.ranks == [0] and "rank 0's is another" in said(found)
+    (tmp_path / "nccl_trace_rank_1").unlink()
+    found, _ = told(tmp_path)
+    assert found.ranks == [] and "this text does not say" in said(found)
+    assert "rank 0 aborted, because a peer sent 48 bytes where 44 were expected" in said(found)

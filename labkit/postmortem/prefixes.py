@@ -1,0 +1,89 @@
+"""The lines of a text file, with bounded memory, and the prefixes of torchrun, Slurm, torch's ranks and glog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["SRUN", "Line", "Lines", "looks_like", "prefix"]
+
+LONGEST = 64 * 1024  # bytes of a line that are looked at
+
+RANK = re.compile(r"^\[(?:rank ?|Rank )(\d{1,5})\]:? ?")
+TEE = re.compile(r"^\[([A-Za-z_]\w*?)(\d{1,5})\]:")  # torchrun's --tee: role and local rank
+SRUN = re.compile(r"^ *(\d{1,5}): ")
+GLOG = re.compile(r"^\[?([VDIWEFC])(\d{4} \d\d:\d\d:\d\d\.\d+) +(?:(\d+) )?([^\s\]]+:\d+)\] ?")
+COMPILE_ID = re.compile(r"^\[(!?\d+/\d+)(?:_\d+)?\] ?")
+ARTIFACT = re.compile(r"^\[__(\w+)\] ?")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a log without its prefixes; `rank` and `pid` where a prefix has them."""
+
+    text: str
+    rank: int | None = None
+    local: int | None = None
+    pid: str = ""
+    time: str = ""
+    compile: str = ""
+    glog: bool = False
+
+
+def prefix(line: str, srun: bool = False) -> Line:
+    """Take the prefixes of torchrun, Slurm (only where the file has them), torch's ranks and glog off a line.
+
+    >>> prefix("[default1]:[rank3]:V1128 03:04:14.85 293 torch/_dynamo/guards.py:53] [1/1] [__recompiles] Recompiling")
+    Line(text='Recompiling', rank=3, local=1, pid='293', time='1128 03:04:14.85', compile='1/1', glog=True)
+    """
+    rank = local = None
+    if srun and (found := SRUN.match(line)):
+        local, line = int(found[1]), line[found.end() :]
+    for _ in range(3):
+        if found := RANK.match(line):
+            rank, line = int(found[1]), line[found.end() :]
+        elif found := TEE.match(line):
+            local, line = int(found[2]), line[found.end() :]
+        else:
+            break
+    found = GLOG.match(line)
+    if not found:
+        return Line(line, rank, local)
+    line, pid, time = line[found.end() :], found[3] or "", found[2]
+    number = COMPILE_ID.match(line)
+    line = line[number.end() :] if number else line
+    line = ARTIFACT.sub("", line)
+    said = re.match(r"\[(?:PG ID .*?)?Rank (\d{1,5})\] ", line)
+    rank = int(said[1]) if said and rank is None else rank
+    return Line(line, rank, local, pid, time, number[1] if number else "", True)
+
+
+def looks_like(head: bytes) -> bool:
+    """Whether a file that begins so is text.
+
+    >>> looks_like(b"Traceback"), looks_like(b"\\x00\\x01")
+    (True, False)
+    """
+    if b"\0" in head:
+        return False
+    text = head.decode("utf-8", "replace")
+    return text.count("\ufffd") <= 2 + len(text) // 50
+
+
+class Lines:
+    """The lines of a file, one at a time, cut to `LONGEST` bytes; `done` counts bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.done = path, 0
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        with self.path.open("rb") as file:
+            number, going_on = 0, False
+            while line := file.readline(LONGEST):
+                self.done += len(line)
+                number += not going_on
+                if not going_on:
+                    yield number, line.decode("utf-8", "replace").rstrip("\r\n")
+                going_on = not line.endswith(b"\n")
