@@ -194,10 +194,10 @@ def test_the_minutes_that_a_lesson_says_are_those_that_it_took(says, seconds, fi
     assert (found == []) == fits and all(f"it ran for {seconds} s" in line for line in found)
 
 
-def test_all_lessons_together_ran_for_less_than_35_minutes_when_they_were_executed():
+def test_all_lessons_together_ran_for_less_than_40_minutes_when_they_were_executed():
     taken = {p.stem: nbformat.read(p, 4).metadata.labkit.get("seconds") for p in files.lessons()}
     assert None not in taken.values(), taken
-    assert sum(taken.values()) < 35 * 60, taken
+    assert sum(taken.values()) < 40 * 60, taken
 
 
 # what every lesson keeps to, each with a planted violation
