@@ -108,7 +108,7 @@ def alike(what: str, values: dict[str, Any]) -> None:
 
 def digest_of(x: torch.Tensor) -> str:
     """Sixteen hex digits of a tensor's bits, with its dtype and shape: a NaN equals itself, and -0.0 is not 0.0."""
-    bits = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    bits = x.detach().cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(f"{x.dtype}{tuple(x.shape)}".encode() + bits).hexdigest()[:16]
 
 

@@ -36,7 +36,7 @@ def digest(tensor: Any) -> str:
     """
     import torch
 
-    flat = tensor.detach().cpu().contiguous()
+    flat = tensor.detach().cpu().resolve_conj().contiguous()
     found = hashlib.blake2b(f"{tuple(flat.shape)} {flat.dtype}".encode(), digest_size=8)
     if flat.numel():
         found.update(flat.reshape(-1).view(torch.uint8).numpy())
@@ -123,7 +123,7 @@ def fingerprint(tensor: Any) -> int:
     """
     import torch
 
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
     if not flat.numel():
         return 0
     bits, total = flat.view(torch.uint8), torch.zeros((), dtype=torch.int64, device=flat.device)

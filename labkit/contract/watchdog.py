@@ -86,7 +86,7 @@ class Watchdog(_Background):
 
     Args:
         store: The c10d store that the heartbeat writes to.
-        window: The longest silence, in seconds.
+        window: The longest silence, in seconds. It counts from the start: start it after the leader's first beat.
         key: The heartbeat's key.
         on_silence: Called with the seconds of silence, instead of ending the process with exit code 17; for tests.
 
@@ -117,11 +117,11 @@ class Watchdog(_Background):
         threading.Thread(target=self._listen, daemon=True, name="watchdog-ear").start()
 
     def _watch(self) -> None:
-        pause, awake = min(self.window / 5, 1.0), time.monotonic()
+        pause, awake = min(self.window / 20, 1.0), time.monotonic()
         while not self._over.wait(pause):
             now = time.monotonic()
             # where a call kept Python's lock, this process stood still, which says nothing about the leader
-            self._heard += max(0.0, now - awake - 2 * pause)
+            self._heard += max(0.0, now - awake - pause)
             awake = now
             silent = now - self._heard
             if silent > self.window:
@@ -130,7 +130,7 @@ class Watchdog(_Background):
 
     def _listen(self) -> None:
         last = None
-        while not self._over.wait(min(self.window / 5, 1.0)):
+        while not self._over.wait(min(self.window / 20, 1.0)):
             try:
                 beat = self.store.get(self.key) if self.store.check([self.key]) else None
             except RuntimeError:
