@@ -15,11 +15,12 @@ from labkit import files
 from labkit.ranks import Ranks
 from labkit.ranks.output import quietly
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
-from labkit.torch_compat import dynamo_reset, funcol
+from labkit.torch_compat import dynamo_reset, funcol, functional_op
 
 __all__ = ["JOBS", "fence", "jobs"]
 
 JOBS = files.ours("data/captured/mesh_jobs.log")
+all_reduce, wait_tensor = functional_op("all_reduce"), functional_op("wait_tensor")
 HINT = "my_fence(group) returns a backend: a function of a graph and its inputs, which returns a function"
 
 
@@ -53,8 +54,7 @@ def _checkpointed(x: Any, group: Any) -> Any:
 
 
 def _by_keyword(x: Any, group: Any) -> Any:
-    summed = torch.ops._c10d_functional.all_reduce(x, group_name=group.group_name, reduce_op="sum")
-    return torch.ops._c10d_functional.wait_tensor(summed)
+    return wait_tensor(all_reduce(x, group_name=group.group_name, reduce_op="sum"))
 
 
 def _second(x: Any, group: Any, own: Any) -> Any:
