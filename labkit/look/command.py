@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from labkit import files
+from labkit import files, tlparse
 from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program, run
@@ -25,7 +23,6 @@ __all__ = ["look"]
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
-TLPARSE_S = 120.0
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
 _MISMATCH = "distributed collective mismatch"
@@ -85,7 +82,7 @@ def _joined(
         return _folder(given.out, program.name)
 
     folder, token = joined.same_folder(launch, post, choose)
-    logs = folder / LOGS if _tool() else None
+    logs = folder / LOGS if tlparse.tool() else None
 
     def page() -> None:
         said = ends.failure(post, launch.world_size, "torchrun ended the script")
@@ -231,7 +228,7 @@ def _folder(out: Path | None, name: str) -> Path:
 def _run(given: argparse.Namespace, program: Program, options: Options, folder: Path) -> str:
     """Run the script; why it failed, or ''."""
     more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S, "verify": given.verify}
-    more |= {"logs": folder / LOGS if _tool() else None}
+    more |= {"logs": folder / LOGS if tlparse.tool() else None}
     with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
@@ -265,21 +262,6 @@ def _hint(error: RankError, backend: str, verified: bool) -> str:
     )
 
 
-def _tool() -> str | None:
-    """The path of tlparse, beside this Python or on the PATH; None where it is not installed."""
-    return shutil.which(
-        "tlparse", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    )
-
-
 def _tlparse(folder: Path) -> str:
     """Let tlparse make its report of all ranks; its address relative to the page, or why there is none."""
-    tool, out = _tool(), folder / "tlparse"
-    if tool is None:
-        return "tlparse is not installed"
-    command = [tool, "--all-ranks-html", "--no-browser", "-o", str(out), str(folder / LOGS)]
-    try:
-        subprocess.run(command, capture_output=True, timeout=TLPARSE_S, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"tlparse could not read the traces ({str(error).rpartition(']')[2].strip(chr(39) + ' ')})"
-    return "tlparse/index.html"
+    return tlparse.report(folder / LOGS, folder / "tlparse") or "tlparse/index.html"

@@ -38,10 +38,19 @@ def add(commands: Any) -> None:
 
 
 def _postmortem(given: argparse.Namespace) -> int:
+    files.writable(given.out, "index.html")
+    collects = gc.isenabled()
+    gc.disable()  # records are millions of small objects without circles: looking for garbage among them takes longest
+    try:
+        return _told(given)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _told(given: argparse.Namespace) -> int:
     from labkit.postmortem import material, page, tools, verdict
 
-    files.writable(given.out, "index.html")
-    gc.disable()  # records are millions of small objects without circles: looking for garbage among them takes longest
     held = material.gather(given.folders, _progress() if sys.stderr.isatty() else _silent)
     told = verdict.judge(held)
     print(page.summary(told, held), flush=True)

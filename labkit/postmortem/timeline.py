@@ -72,7 +72,7 @@ def _usual(group: Group, number: int) -> tuple | None:
 def _cell(group: Group, rank: int, number: int, usual: tuple | None) -> str:
     if rank not in group.calls:
         return "<td class='unseen'>no call recorded</td>" if number else "<td></td>"
-    calls = group.calls[rank].get(number) if number in group.calls[rank] else None
+    calls = group.calls[rank].get(number)
     if not calls:
         past = number < min(group.calls[rank])
         return "<td class='unseen'>not kept</td>" if past else "<td class='none'>no call</td>"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from labkit import files
+from labkit import files, tlparse
 from labkit.postmortem.material import Material
 
 __all__ = ["Tool", "run"]
@@ -44,24 +43,13 @@ def _tlparse(material: Material, places: dict[str, Path], out: Path) -> Tool:
     traces = [read for read in material.reads if read.kind == "TORCH_TRACE"]
     if not traces:
         return Tool("tlparse", "there is no log of TORCH_TRACE")
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    tool = shutil.which("tlparse", path=path)
-    if tool is None:
-        return Tool("tlparse", "not installed: pip install tlparse")
     with tempfile.TemporaryDirectory() as folder:
         for read in traces:
             rank = 0 if read.rank is None else read.rank
             name = f"dedicated_log_torch_trace_rank_{rank}_{len(os.listdir(folder))}.log"
             os.symlink(places[read.file].absolute(), Path(folder, name))
-        shutil.rmtree(out / "tlparse", ignore_errors=True)
-        command = [tool, "--all-ranks-html", "--no-browser", "-o", str(out / "tlparse"), folder]
-        why = _call(command, None)
-    made = (out / "tlparse" / "index.html").is_file()
-    return Tool(
-        "tlparse",
-        "" if made else f"it made no page: {why or 'and said nothing'}",
-        "tlparse/index.html" if made else "",
-    )
+        why = tlparse.report(Path(folder), out / "tlparse")
+    return Tool("tlparse", why.removeprefix("tlparse "), "" if why else "tlparse/index.html")
 
 
 def _frtrace(material: Material, places: dict[str, Path], out: Path) -> Tool:

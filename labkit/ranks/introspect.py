@@ -40,7 +40,6 @@ HIDDEN = tuple(
 _HERE = os.path.join(os.path.dirname(__file__), "")
 LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
-_PYTHON = os.path.join(os.path.dirname(threading.__file__), "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
 _MESSAGES = {"send": "to", "recv": "from"}
@@ -307,7 +306,7 @@ class Inspector:
 
 def _may_wait(code: CodeType, waits: str) -> bool:
     """Whether a function may wait for a message: such a wait has no frame of its own, a lock's is in Python's code."""
-    pythons = code.co_filename.startswith(_PYTHON) and "site-packages" not in code.co_filename
+    pythons = places.label(code.co_filename).startswith("python/")
     return waits in ("", code.co_name) and code.co_name not in _MESSAGES and not pythons
 
 

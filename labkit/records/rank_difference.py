@@ -74,12 +74,14 @@ def first_difference(events: pd.DataFrame, graphs: pd.DataFrame, breaks: pd.Data
     for forward in sorted({f for mine in steps.values() for f in mine}):
         here = {rank: mine.get(forward, []) for rank, mine in steps.items()}
         for index in range(max(map(len, here.values()))):
-            at = {rank: _next(mine[index:]) for rank, mine in here.items()}
-            signatures = {rank: step.signature if step else "" for rank, step in at.items()}
+            signatures = {
+                rank: mine[index].signature if index < len(mine) else "" for rank, mine in here.items()
+            }
             if len(set(signatures.values())) > 1:
                 seen = list(signatures.values())
                 usual = max(signatures.values(), key=seen.count)  # the first one where there is no majority
                 odd = [rank for rank, signature in signatures.items() if signature != usual]
+                at = {rank: _next(mine[index:]) for rank, mine in here.items()}
                 return Difference(forward, index, at, odd)
     return None
 

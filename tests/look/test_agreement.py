@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import labkit
+from labkit import tlparse
 from labkit.look import page
-from labkit.look.command import _tool
 from labkit.look.found import together
 from labkit.look.program import watch
 from labkit.look.steps import Options
@@ -114,7 +114,7 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
         assert f"Breaks compiled</b>, frames given up included: {breaks} on rank 0" in page.html(looked[name])
     assert looked["loop"].counts["breaks"][0] == 4, "executed breaks, of two that were compiled"
 
-    tool = _tool()
+    tool = tlparse.tool()
     assert tool, "tlparse is in the lock"
     subprocess.run([tool, "--all-ranks-html", "--no-browser", "-o", tmp_path / "out", log.parent], check=True)
     for pattern, place in (("dynamo_output_graph_*", 0), ("dynamo_graph_break_reason_*", 1)):

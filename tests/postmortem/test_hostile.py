@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -91,6 +92,7 @@ def test_rubbish_ends_in_a_sentence(data, tmp_path, capsys):
     folder.mkdir()
     (folder / "trace_0").write_bytes(data)
     assert cli.main(["postmortem", str(folder), "--out", str(tmp_path / "out")]) == 1
+    assert gc.isenabled(), "the command leaves the collector as it was"
     said = capsys.readouterr()
     assert "CANNOT TELL" in said.out and "Traceback" not in said.err
 
