@@ -1,7 +1,7 @@
-"""The map of the lessons, made from what each lesson says of itself; README's table of versions; docs/experiments.md;
-the service of lesson 18 as it is delivered, which its readers mend in the notebook.
+"""The map of the lessons, made from what each lesson says of itself; README's news of torch, docs/versions.md and
+docs/experiments.md; the service of lesson 18 as it is delivered, which its readers fix in the notebook.
 
-    python -m tools.course            write the map into 00_start_here and the README, the table, and the page
+    python -m tools.course            write the map into 00_start_here and the README, the tables, and the page
     python -m tools.course --check    only say where they are older than the lessons and the recorded ledgers
 
 A lesson's first cell is its title and three paragraphs:
@@ -35,6 +35,7 @@ from tools.fit import MAP, ROOT
 __all__ = ["FRONT", "Lesson", "lessons", "parse", "stale", "table", "write"]
 
 FRONT, DELIVERED = "00_start_here", Path("data/delivered/18_repair_it.json")
+VERSIONS = "docs/versions.md"
 FORM = "a lesson's first cell has a title, **The question.**, **Needs.** N minutes ... . hardware, and **Covers.**"
 
 
@@ -140,12 +141,15 @@ def _renewed(root: Path) -> dict[Path, str]:
     rows = lessons(root)
     front, readme = root / "notebooks" / f"{FRONT}.ipynb", root / "README.md"
     text = _with_list(readme.read_text(encoding="utf-8"), rows)
-    renewed = {front: _with_map(front, table(rows)), readme: _with_versions(text)}
+    renewed = {front: _with_map(front, table(rows)), readme: _with_news(text)}
     if (kept := root / DELIVERED).exists():
         delivered = {label: text.split("\n") for label, text in cells(DELIVERED.stem).items()}
         renewed[kept] = json.dumps(delivered, indent=1, ensure_ascii=False) + "\n"
-    page = root / experiments.PAGE
-    return renewed | ({page: experiments.page(root=root)} if page.exists() else {})
+    if (page := root / experiments.PAGE).exists():
+        renewed[page] = experiments.page(root=root)
+    if (page := root / VERSIONS).exists():
+        renewed[page] = _with_versions(page.read_text(encoding="utf-8"))
+    return renewed
 
 
 def _with_map(path: Path, text: str) -> str:
@@ -173,20 +177,43 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
     return found[0]
 
 
-def _with_versions(readme: str) -> str:
-    """The README with its table of the facts that differ between torch versions, where it has one."""
-    lines = ["| since when | the fact | what to do | lesson |", "|---|---|---|---|"]
-    names = {files.number(path): path.name for path in files.lessons()}
+def _with_news(readme: str) -> str:
+    """The README with its table of what differs on the newest torch, where it has one."""
+    found = versions.news(load())
+    newest = [*versions.records()][-1].rpartition(".")[0]
+    rows = [
+        [row["word"], row["says"], _lesson(row["lesson"], "notebooks/")]
+        for row in found.to_dict("records")
+        if newest in row["word"].partition(" (")[0]
+    ]
+    return _with_table(readme, ["since", "the fact", "lesson"], rows)
+
+
+def _with_versions(page: str) -> str:
+    """The page with its table of the facts that differ between torch versions."""
+    rows = []
     for row in versions.news(load()).to_dict("records"):
-        cells = [row["word"], f"{row['says']} `{row['fact']}`", row["do"], ""]
-        if row["link"]:
-            cells[2] += f" ([{_reference(row['link'])}]({row['link']}))"
-        cells[3] = f"[{row['lesson']}](notebooks/{names[row['lesson']]})"
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        do = row["do"] + (f" ([{_reference(row['link'])}]({row['link']}))" if row["link"] else "")
+        rows.append(
+            [row["word"], f"{row['says']} `{row['fact']}`", do, _lesson(row["lesson"], "../notebooks/")]
+        )
+    return _with_table(page, ["since when", "the fact", "what to do", "lesson"], rows)
+
+
+def _lesson(number: str, folder: str) -> str:
+    names = {files.number(path): path.name for path in files.lessons()}
+    return f"[{number}]({folder}{names[number]})"
+
+
+def _with_table(page: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A page with other rows in its table of this head; as it was where it has no such table."""
+    first = f"| {' | '.join(head)} |"
+    lines = [first, "|---" * len(head) + "|"]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return re.sub(
-        r"^\| since when \| the fact \|.*\n(?:\|.*\n)+",
+        rf"^{re.escape(first)}\n(?:\|.*\n)+",
         lambda _: "\n".join(lines) + "\n",
-        readme,
+        page,
         flags=re.MULTILINE,
     )
 

@@ -35,9 +35,15 @@ def unload(shell: Any) -> None:
 
 
 def ranks_cell(line: str, cell: str) -> PerRank | None:
-    """Run the cell's body on every rank, in a namespace that persists there.
+    """Run the cell on ranks, in a namespace that persists there, and show the last expression side by side.
 
-    It runs on the ranks that were started last (`labkit.Ranks(...)`), or starts two.
+        %%ranks                 all ranks
+        %%ranks 0               rank 0 alone; 0,2 are two ranks
+        %%ranks --timeout 60    seconds until the cell ends with an error
+        %%ranks --stall 10      seconds that ranks may wait for each other
+
+    It runs on the ranks that were started last (`labkit.Ranks(...)`), or starts two. The notebook's own names are not
+    there: pass them with `ranks.run(fn, x)`. ipyparallel calls this `%%px --targets 0`, nbdistributed `%%rank [0]`.
 
     Args:
         line: The options.

@@ -328,7 +328,7 @@ def test_a_bad_argument_is_refused_on_its_rank_and_spoils_nothing(world):
 
 
 def against_gloo() -> dict[str, object]:
-    """What docs/ranks.md says of the differences between shm and gloo, on this backend."""
+    """What docs/waits.md says of the differences between shm and gloo, on this backend."""
     import datetime
 
     import torch

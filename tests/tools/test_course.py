@@ -105,6 +105,24 @@ def test_the_map_is_written_once_and_stale_after_a_change(checkout):
     assert sorted(course.stale(checkout)) == [f"{course.FRONT}.ipynb", "README.md"]
 
 
+def test_the_news_of_the_newest_torch_and_the_table_of_all_come_from_the_ledger(checkout):
+    readme, page = checkout / "README.md", checkout / "docs" / "versions.md"
+    page.parent.mkdir()
+    page.write_text(
+        "# V\n\n| since when | the fact | what to do | lesson |\n|---|---|---|---|\n| old | a | b | c |\n"
+    )
+    readme.write_text(
+        readme.read_text() + "\n| since | the fact | lesson |\n|---|---|---|\n| old | a | b |\n"
+    )
+    assert sorted(course.stale(checkout)) == [f"{course.FRONT}.ipynb", "README.md", "versions.md"]
+    course.write(checkout)
+    news, every = readme.read_text().partition("| since |")[2], page.read_text()
+    newest = [line for line in every.splitlines() if line.startswith(("| since 2.15 ", "| until 2.15 "))]
+    assert newest and news.count("| since 2.15 |") == len(newest)
+    assert "2.13" not in [line.split("|")[1] for line in news.splitlines()[1:]] and "| until 2.13 |" in every
+    assert "| old |" not in news + every and "](../notebooks/" in every and "](notebooks/" in news
+
+
 def test_writing_the_map_keeps_the_bytes_that_saving_a_notebook_makes(checkout):
     from tools import notebooks
 
