@@ -20,7 +20,7 @@ export PIP_USER := 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all gpu notebooks map book break-it check lock clean FORCE
+.PHONY: help setup lab test test-all gpu notebooks text map book break-it check lock clean FORCE
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -76,6 +76,13 @@ check: setup ## formatting, lint, types and the fast tests, in under two minutes
 
 notebooks: setup ## execute the lessons and save their outputs (NOTEBOOKS=... for some of them)
 	$(PY) -m tools.notebooks execute $(NOTEBOOKS)
+
+text: setup ## the lessons as Python files, without outputs, to review or to search: build/text (NOTEBOOKS=... for some)
+	@mkdir -p build/text
+	@for one in $(or $(NOTEBOOKS),notebooks/[0-9]*.ipynb); do \
+	  $(PY) -m jupytext --quiet --to py:percent --opt notebook_metadata_filter=-all --opt cell_metadata_filter=tags,-all \
+	    --output build/text/$$(basename $$one .ipynb).py $$one || exit 1; done
+	@echo build/text
 
 map: setup ## the map of the lessons, and what else is generated in README and docs
 	$(PY) -m tools.course
