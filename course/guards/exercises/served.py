@@ -17,7 +17,8 @@ REMEDIES = (
     "warm up", "mark_unbacked", "mark_dynamic", "a tensor", "allow_unspec_int_on_nn_module", "isolate_recompiles",
     "a fixed size", "wait first", "fullgraph", "timeout",
 )  # fmt: skip
-# ranks, argument, and the remedies after which a request of another length, or a later one, compiles nothing
+# ranks, argument, and each remedy after which a later request of any length from 1 to 64 compiles nothing and runs
+# compiled code: that of embed by itself, the others after a warm-up with the lengths 16, 24 and 1
 RIGHT: dict[str, tuple[set[int], str, set[str]]] = {
     "embed": ({0, 1}, "tokens", {"warm up", "mark_unbacked"}),
     "forward": ({0, 1}, "layer", {"a tensor", "allow_unspec_int_on_nn_module", "isolate_recompiles"}),
