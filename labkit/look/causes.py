@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from labkit.look import loads, switches
+from labkit.look.effects import REWRITTEN
 from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import library_of, owner_of
 from labkit.records.guard_words import form, from_break
@@ -100,6 +101,7 @@ def causes(looked: Look) -> list[Cause]:
     found = [
         *_apart(looked),
         *_lost(looked),
+        *_gradients(looked),
         *_unused(looked),
         *again,
         *broke,
@@ -164,6 +166,8 @@ def _apart(looked: Look) -> list[Cause]:
     fix = "let all ranks take the same branches, with inputs of the same kinds and sizes"
     if NUMBERS_ONLY in said:
         fix = "none where the number is the rank's own, as its index or a size of its data; else give all the same"
+    if said in [one.said for one in looked.gradients]:
+        return []  # a cause of its own
     fix = "" if said in looked.unequal() else fix
     return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
 
@@ -174,6 +178,25 @@ def _lost(looked: Look) -> list[Cause]:
         Cause(one.said, one.place, why=one.why, fix=one.fix, seconds=float("inf"))
         for one in loads.lost(looked.whole["loads"])
     ]
+
+
+def _gradients(looked: Look) -> list[Cause]:
+    """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
+    found = [
+        Cause(f"ranks differ: {one.said}", one.place, why=one.why, fix=one.fix, seconds=float("inf"))
+        for one in looked.gradients
+    ]
+    seen = looked.whole["effects"]
+    seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
+    for row in seen.itertuples():
+        said = f"dist.{row.value} passes gradients between ranks when compiled, and does not in Python"
+        why = "torch.compile puts a functional collective in its place, which has a gradient"
+        fix = (
+            "give it x.detach() where no gradient is meant; else call a collective that has one in both, as"
+            " torch.distributed.nn.functional has, or _functional_collectives in the compiled function"
+        )
+        found.append(Cause(said, str(row.before), why=why, fix=fix, seconds=float("inf")))
+    return found
 
 
 def _recompiles(looked: Look) -> list[Cause]:

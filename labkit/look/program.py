@@ -26,6 +26,7 @@ from labkit.look import calls, journal, made, replicas
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
 from labkit.look.found import HELD, TIMES
+from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import failing, here
@@ -153,18 +154,21 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
 
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
-            steps.after = _held(steps, first, averaging)
+            steps.after = _held(steps, first, averaging, leaving)
         keep(steps)
 
     def begin() -> None:
         with contextlib.suppress(Exception):  # then plain parameters are not compared
             first.update(replicas.begin())
+        leaving.attach()
 
     first: replicas.First = {}
     averaging, loads = Averaging(), Loads()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     steps.loads = loads.table
+    leaving = Leaving(lambda: not steps.since_ns)
     with contextlib.ExitStack() as last:
+        last.callback(leaving.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
@@ -172,12 +176,18 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         yield steps
 
 
-def _held(steps: Steps, first: replicas.First, averaging: Averaging) -> dict[str, pd.DataFrame]:
+def _held(
+    steps: Steps, first: replicas.First, averaging: Averaging, leaving: Leaving
+) -> dict[str, pd.DataFrame]:
     """What this rank holds now, and which collectives it has called since the first recorded step."""
     rank = here().rank
     try:
         reasons = averaging.reasons(steps.since_ns)
-        return {"replicas": replicas.take(rank, first, reasons), "calls": calls.take(rank, steps.since_ns)}
+        return {
+            "replicas": replicas.take(rank, first, reasons),
+            "calls": calls.take(rank, steps.since_ns),
+            "gradients": leaving.table(rank),
+        }
     except Exception as error:  # the script goes on
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"
         steps.note = "; ".join(filter(None, [steps.note, said]))

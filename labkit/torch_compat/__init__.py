@@ -56,6 +56,13 @@ from labkit.torch_compat.effects import (
     one_rank_switch,
     runtime_lookups,
 )
+from labkit.torch_compat.gradients import (
+    assumed_placements,
+    graph_point,
+    rewritten_collectives,
+    to_local_points,
+    traces,
+)
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,
