@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from labkit.look import loads, switches
+from labkit.look import loads, names, switches
 from labkit.look.effects import REWRITTEN
 from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import library_of, owner_of
@@ -106,6 +106,7 @@ def causes(looked: Look) -> list[Cause]:
         *again,
         *broke,
         *_given_up(looked),
+        *_names(looked),
     ]
     return sorted(found, key=lambda cause: -cause.seconds)
 
@@ -178,6 +179,11 @@ def _lost(looked: Look) -> list[Cause]:
         Cause(one.said, one.place, why=one.why, fix=one.fix, seconds=float("inf"))
         for one in loads.lost(looked.whole["loads"])
     ]
+
+
+def _names(looked: Look) -> list[Cause]:
+    """Weights that are kept under names that torch.compile and DDP have changed."""
+    return [Cause(one.said, one.place, why=one.why, fix=one.fix) for one in names.kept(looked.held["names"])]
 
 
 def _gradients(looked: Look) -> list[Cause]:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, costs, effects, gradients, journal, loads, made, replicas
+from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas
 from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
@@ -26,6 +26,7 @@ from labkit.trace.events import collective_op, marked, point_to_point
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES, "gradients": gradients.TYPES}
+HELD |= {"names": names.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 LEAST_LATER = 5  # steps after the recorded ones, for a factor
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")

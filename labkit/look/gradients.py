@@ -86,19 +86,25 @@ class Leaving:
         self._undo.close()
 
     def _forward(self, original: Callable[..., Any], ctx: Any, tensor: Any, *args: Any) -> Any:
+        self._leave(ctx, tensor)
+        return original(ctx, tensor, *args)
+
+    def _leave(self, ctx: Any, tensor: Any) -> None:
         # a parameter's own gradient is compared after the last step: the program may reduce it by hand
         if self._on() and not tensor.is_leaf:
             ctx.labkit_left = line_of_program(), _called()
-        return original(ctx, tensor, *args)
 
     def _backward(self, original: Callable[..., Any], ctx: Any, gradient: Any) -> Any:
-        left: tuple[str, str] | None = getattr(ctx, "labkit_left", None)
-        if left and self._on() and gradient is not None:
-            with contextlib.suppress(Exception):  # the backward goes on
-                self._note(left[0], left[1], gradient, torch_compat.assumed_placements(ctx))
+        self._note(ctx, gradient)
         return original(ctx, gradient)
 
-    def _note(self, place: str, call: str, gradient: torch.Tensor, assumed: Any) -> None:
+    def _note(self, ctx: Any, gradient: Any) -> None:
+        left: tuple[str, str] | None = getattr(ctx, "labkit_left", None)
+        if left and gradient is not None and self._on():
+            with contextlib.suppress(Exception):  # the backward goes on
+                self._keep(*left, gradient, torch_compat.assumed_placements(ctx))
+
+    def _keep(self, place: str, call: str, gradient: torch.Tensor, assumed: Any) -> None:
         if assumed is None:
             return
         mesh, placements = assumed
@@ -310,3 +316,7 @@ def reasons(table: pd.DataFrame, names: list[str]) -> list[str]:
 def _list(names: Any) -> str:
     every = list(dict.fromkeys(map(str, names)))
     return ", ".join(every[:4]) + (f" and {len(every) - 4} more" if len(every) > 4 else "")
+
+
+torch_compat.hide_from_dynamo(Leaving._forward.__code__, Leaving._backward.__code__)
+torch_compat.hide_from_dynamo(Leaving._leave.__code__, Leaving._note.__code__, calls=True)

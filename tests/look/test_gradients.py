@@ -56,9 +56,6 @@ def test_gradients_that_ranks_keep_for_themselves_are_named(tmp_path):
         )
     assert "the gradient of table.0.weight is replicated over dimension tp of the mesh" in page
     assert "(2-norm 0.0625 on rank 0, 0.125 on rank 1)" in page and "the parameter is [Shard(dim=0)]" in page
-    assert (
-        f"{line('THE LOSS')}: dist.all_reduce passes gradients between ranks when compiled"
-        in page
-    )
+    assert f"{line('THE LOSS')}: dist.all_reduce passes gradients between ranks when compiled" in page
     assert "the gradients of copy.weight, written.weight differ, too" in page
     assert "all ranks did the same" not in page

@@ -107,7 +107,7 @@ CASES = [
     ),
     Case(
         "gathered_features", DONE,
-        [at("gathered_features", "dist.all_gather(parts") + ".*all_gather passes gradients between ranks when compiled"],
+        [at("gathered_features", "dist.all_gather(parts") + ".*passes gradients between ranks when compiled"],
         unsaid=ADVICE_ON_TORCHS_OWN,
     ),
     Case(
