@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from labkit.look import loads, names, switches
+from labkit.look import calls, loads, names, switches
 from labkit.look.effects import REWRITTEN
 from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import library_of, owner_of
@@ -170,7 +170,9 @@ def _apart(looked: Look) -> list[Cause]:
     if said in [one.said for one in looked.gradients]:
         return []  # a cause of its own
     fix = "" if said in looked.unequal() else fix
-    return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    found = [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    sent = calls.differing(looked.held["calls"])
+    return found + [Cause(one, seconds=float("inf")) for one in sent if said and one != said]
 
 
 def _lost(looked: Look) -> list[Cause]:

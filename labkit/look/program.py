@@ -168,7 +168,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     first: replicas.First = {}
     averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    steps.loads = loads.table
+    steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
     leaving = Leaving(lambda: not steps.since_ns)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)

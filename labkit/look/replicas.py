@@ -246,8 +246,20 @@ def wrong(
 
 def everything() -> Iterator[_Found]:
     """Find parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
-    for root in living():
-        yield from _within(root, "", "", (), set(), 0)
+    found = [(one, _title(root)) for root in living() for one in _within(root, "", "", (), set(), 0)]
+    titles: dict[tuple[str, str], set[str]] = {}
+    for (kind, name, *_), title in found:
+        titles.setdefault((kind, name), set()).add(title)
+    for (kind, name, ranks, tensor, ddp), title in found:
+        apart = len(titles[kind, name]) > 1  # modules that share names, as the two of a GAN
+        yield kind, f"{title}.{name}" if apart else name, ranks, tensor, ddp
+
+
+def _title(root: Any) -> str:
+    """The class of a module inside of its wrappers."""
+    while (inner := vars(root)["_modules"].get("_orig_mod")) is not None:
+        root = inner
+    return _title(root.module) if isinstance(root, DistributedDataParallel) else type(root).__name__
 
 
 def living() -> list[nn.Module]:

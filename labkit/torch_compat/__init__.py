@@ -40,6 +40,7 @@ from labkit.torch_compat.effects import (
     collectives_of,
     cudagraphs_logger,
     cudagraphs_setting,
+    ddp_bucket_bytes,
     ddp_buckets,
     ddp_hooks,
     ddp_optimizer_mode,
