@@ -30,7 +30,7 @@ UPWARDS = {("labkit.ranks.worker", "labkit.shm")}
 # nothing else of labkit imports these; their commands are found through a table of names in cli.py
 ROOMS = {"look", "contract", "postmortem"}
 COMPAT = (  # the same within torch_compat
-    "__init__ names cold pretend streams effects dtensor dispatch backends recording compiler groups versions"
+    "__init__ names cold pretend streams gradients effects dtensor dispatch backends recording compiler groups versions"
 ).split()
 
 

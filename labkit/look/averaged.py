@@ -48,6 +48,19 @@ class Averaging:
             DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
             DistributedDataParallel.no_sync = no_sync  # type: ignore[method-assign]
 
+    def own(self) -> None:
+        """Let reports of collectives name the module whose gradients one carries, where there are several DDP modules.
+
+        Not during a backward.
+        """
+        found: dict[tuple[str, int], list[str]] = {}
+        every = list(self._made)
+        for ddp in every if len(every) > 1 else ():
+            name = type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__
+            for size in torch_compat.ddp_bucket_bytes(ddp):
+                found.setdefault((ddp.process_group.group_name, size), []).append(name)
+        introspect.owners |= {at: " or ".join(sorted(names)) for at, names in found.items()}
+
     def reasons(self, since_ns: int) -> dict[int, str]:
         """Say why gradients were not averaged, where that is proved.
 

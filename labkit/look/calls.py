@@ -20,6 +20,7 @@ TYPES = {
     "op": "str",
     "tensors": "str",
     "place": "str",
+    "owner": "str",
 }
 # their tensors may differ between ranks: by the splits, or because only the root has some
 _OWN_SHAPES = ("all_to_all", "alltoall", "scatter", "gather", "barrier")
@@ -41,7 +42,16 @@ def take(rank: int, since_ns: int) -> pd.DataFrame:
     known = introspect.collectives(since_ns) if dist.is_available() and dist.is_initialized() else None
     members = {name: ",".join(map(str, ranks)) for name, ranks in torch_compat.group_members().items()}
     rows = [
-        (rank, call.group, members.get(call.group, ""), call.number, call.op, _tensors(call), call.place)
+        (
+            rank,
+            call.group,
+            members.get(call.group, ""),
+            call.number,
+            call.op,
+            _tensors(call),
+            call.place,
+            call.owner,
+        )
         for call in known or ()
         if not call.between_two
     ]
@@ -85,14 +95,20 @@ def _tensors(call: introspect.Collective) -> str:
 def _first(rows: pd.DataFrame) -> str:
     """The first number at which ranks of one group called different things, among those that several ranks have."""
     for number, at in rows.groupby("number"):
-        said = at.set_index("rank")[["op", "tensors"]].agg(" ".join, axis=1).str.strip()
-        if said.nunique() > 1:
-            lines = at.set_index("rank")["place"]
+        at = at.set_index("rank")
+        said = at[["op", "tensors"]].agg(" ".join, axis=1).str.strip()
+        # by its size a bucket may be of several DDP modules, and then the backward tells them apart
+        shared = at["owner"].str.contains(" or ").all() and at["place"].all() and at["place"].nunique() > 1
+        if said.nunique() > 1 or shared:
             each = "; ".join(
-                f"{what} on rank {rank}" + (f" at {lines[rank]}" if lines[rank] else "")
-                for rank, what in said.items()
+                f"{what}{whose and f' of the gradients of {whose}'} on rank {rank}"
+                + (f" at {place}" if place else "")
+                for (rank, what), whose, place in zip(said.items(), at["owner"], at["place"], strict=True)
             )
-            return f"collective {number}: {each}"
+            mixed = (
+                ": from different lines, so gradients of one may have been averaged with those of the other"
+            )
+            return f"collective {number}: {each}{mixed if said.nunique() == 1 else ''}"
     return ""
 
 

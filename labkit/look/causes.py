@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from labkit.look import loads, switches
+from labkit.look import calls, loads, names, switches
+from labkit.look.effects import REWRITTEN
 from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import library_of, owner_of
 from labkit.records.guard_words import form, from_break
@@ -100,10 +101,12 @@ def causes(looked: Look) -> list[Cause]:
     found = [
         *_apart(looked),
         *_lost(looked),
+        *_gradients(looked),
         *_unused(looked),
         *again,
         *broke,
         *_given_up(looked),
+        *_names(looked),
     ]
     return sorted(found, key=lambda cause: -cause.seconds)
 
@@ -164,8 +167,12 @@ def _apart(looked: Look) -> list[Cause]:
     fix = "let all ranks take the same branches, with inputs of the same kinds and sizes"
     if NUMBERS_ONLY in said:
         fix = "none where the number is the rank's own, as its index or a size of its data; else give all the same"
+    if said in [one.said for one in looked.gradients]:
+        return []  # a cause of its own
     fix = "" if said in looked.unequal() else fix
-    return [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    found = [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    sent = calls.differing(looked.held["calls"])
+    return found + [Cause(one, seconds=float("inf")) for one in sent if said and one != said]
 
 
 def _lost(looked: Look) -> list[Cause]:
@@ -174,6 +181,30 @@ def _lost(looked: Look) -> list[Cause]:
         Cause(one.said, one.place, why=one.why, fix=one.fix, seconds=float("inf"))
         for one in loads.lost(looked.whole["loads"])
     ]
+
+
+def _names(looked: Look) -> list[Cause]:
+    """Weights that are kept under names that torch.compile and DDP have changed."""
+    return [Cause(one.said, one.place, why=one.why, fix=one.fix) for one in names.kept(looked.held["names"])]
+
+
+def _gradients(looked: Look) -> list[Cause]:
+    """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
+    found = [
+        Cause(f"ranks differ: {one.said}", one.place, why=one.why, fix=one.fix, seconds=float("inf"))
+        for one in looked.gradients
+    ]
+    seen = looked.whole["effects"]
+    seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
+    for row in seen.itertuples():
+        said = f"dist.{row.value} passes gradients between ranks when compiled, and does not in Python"
+        why = "torch.compile puts a functional collective in its place, which has a gradient"
+        fix = (
+            "give it x.detach() where no gradient is meant; else call a collective that has one in both, as"
+            " torch.distributed.nn.functional has, or _functional_collectives in the compiled function"
+        )
+        found.append(Cause(said, str(row.before), why=why, fix=fix, seconds=float("inf")))
+    return found
 
 
 def _recompiles(looked: Look) -> list[Cause]:

@@ -14,12 +14,13 @@ from typing import Any
 import pandas as pd
 
 from labkit import torch_compat
-from labkit.look.made import Made
+from labkit.look.made import Made, line_of_stack
 
-__all__ = ["TYPES", "Seen"]
+__all__ = ["REWRITTEN", "TYPES", "Seen"]
 
 TYPES = {"rank": "int64", "switch": "str", "value": "str", "compile_id": "str"}
 TYPES |= {"before": "str", "after": "str", "note": "str", "times": "int64"}
+REWRITTEN = "in-place collective with a gradient"
 _SWITCHES = {name: switch for switch, name in torch_compat.PASSES.items()}
 Original = Callable[..., Any]
 
@@ -38,6 +39,7 @@ class Seen:
     def attach(self, inductor: bool) -> None:
         """Wrap what is imported by now, and Inductor, which is imported for it, where it is the backend."""
         every = {"ddp": torch_compat.ddp_optimizer_points, "fsdp": torch_compat.fsdp_points}
+        every |= {"graph": torch_compat.graph_point}
         every |= {"inductor": torch_compat.inductor_points} if inductor else {}
         for name in every.keys() - self._there:
             points = every[name]()
@@ -91,6 +93,14 @@ class Seen:
 
         torch_compat.hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
         return call
+
+    # --- Dynamo ---
+
+    def _graph(self, original: Original, graph: Any, module: Any, *args: Any) -> Any:
+        with contextlib.suppress(Exception):  # the compile goes on
+            for one in torch_compat.rewritten_collectives(module):
+                self._say(REWRITTEN, one.call, before=line_of_stack(one.stack))
+        return original(graph, module, *args)
 
     # --- Inductor ---
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from labkit import files
-from labkit.look import calls, costs, effects, journal, loads, made, replicas
+from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas
 from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
@@ -25,7 +25,8 @@ from labkit.trace.events import collective_op, marked, point_to_point
 
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
-HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES}
+HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES, "gradients": gradients.TYPES}
+HELD |= {"names": names.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 LEAST_LATER = 5  # steps after the recorded ones, for a factor
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
@@ -211,7 +212,16 @@ class Look:
 
     def unequal(self) -> list[str]:
         """Describe what ranks sent or hold otherwise, though they may have done the same."""
-        return [*calls.differing(self.held["calls"]), *replicas.wrong(self.held["replicas"], self._exchanges)]
+        held = replicas.wrong(self.held["replicas"], self._exchanges, self._of_gradients)
+        return [*calls.differing(self.held["calls"]), *held, *(one.said for one in self.gradients)]
+
+    @functools.cached_property
+    def gradients(self) -> list[gradients.Found]:
+        """The gradients that torch takes for replicated and that differ between ranks."""
+        return gradients.wrong(self.held["gradients"])
+
+    def _of_gradients(self, names: list[str]) -> list[str]:
+        return gradients.reasons(self.held["gradients"], names)
 
     @property
     def _exchanges(self) -> bool:
@@ -251,9 +261,10 @@ class Look:
 
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
-        held = replicas.compared(self.held["replicas"], self._exchanges).values()
+        held = replicas.compared(self.held["replicas"], self._exchanges, self._of_gradients).values()
         ran = "" if self.staged else COMPARED
-        return [*filter(None, [ran, calls.compared(self.held["calls"])]), *held]
+        taken = gradients.compared(self.held["gradients"])
+        return [*filter(None, [ran, calls.compared(self.held["calls"]), taken]), *held]
 
     def partial(self) -> list[tuple[str, str]]:
         """Return what only some of the ranks compiled: its title, and these ranks."""

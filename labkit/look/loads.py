@@ -12,7 +12,7 @@ from torch import nn
 from labkit.look.made import line_of_program
 from labkit.look.steps import wrapped
 
-__all__ = ["TYPES", "Lost", "Loads", "lost"]
+__all__ = ["TYPES", "Lost", "Loads", "bare", "lost"]
 
 TYPES = {"rank": "int64", "place": "str", "module": "str", "given": "int64", "matched": "int64"}
 TYPES |= {"missing": "str", "unexpected": "str"}
@@ -58,10 +58,10 @@ class Loads:
         found = load(module, state, *args, **options)
         missing, unexpected = getattr(found, "missing_keys", None), getattr(found, "unexpected_keys", None)
         if missing and unexpected:
-            same = {_bare(key) for key in missing} & {_bare(key) for key in unexpected}
+            same = {bare(key) for key in missing} & {bare(key) for key in unexpected}
             if same or len(unexpected) == len(given):
                 lost = [
-                    [key for key in keys if not same or _bare(key) in same] for keys in (missing, unexpected)
+                    [key for key in keys if not same or bare(key) in same] for keys in (missing, unexpected)
                 ]
                 name = type(module).__qualname__.rpartition("<locals>.")[2]
                 matched = len(given) - len(unexpected)
@@ -86,17 +86,17 @@ def lost(table: pd.DataFrame) -> list[Lost]:
         said += " (strict=False)"
         why = f"the checkpoint has `{row.unexpected}`, the module has `{row.missing}`"
         fix = "compare the names, and load with strict=True"
-        if _bare(row.missing) == _bare(row.unexpected):
+        if bare(row.missing) == bare(row.unexpected):
             fix = "save and load the module that torch.compile and DDP were given, or rename the keys; then load with"
             fix += " strict=True"
         found.append(Lost(row.place, said, why, fix))
     return found
 
 
-def _bare(key: str) -> str:
-    """A key without the names that wrappers add.
+def bare(key: str) -> str:
+    """Return a key without the names that wrappers add.
 
-    >>> _bare("module.layers.0._orig_mod.weight")
+    >>> bare("module.layers.0._orig_mod.weight")
     'layers.0.weight'
     """
     return ".".join(part for part in key.split(".") if part not in WRAPPERS)

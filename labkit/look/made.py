@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -14,11 +16,14 @@ import torch
 
 from labkit import places
 
-__all__ = ["TYPES", "Made", "asked", "line_of_program"]
+__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_INTERPRETER = os.path.join("torch", "fx", "interpreter.py")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+_NODE = re.compile(r"\s*(\w+)(?::[^=]*)? = ")  # a line of a graph's code
 
 
 @dataclass
@@ -59,11 +64,43 @@ class Made:
 
 
 def line_of_program() -> str:
-    """Return the innermost line of the program on the stack; '' where all of it is library code."""
+    """Return the innermost line of the program on the stack; '' where all of it is library code.
+
+    A graph that runs node by node has the line of its node.
+    """
     frame: Any = sys._getframe(1)
-    while frame is not None and places.is_library(frame.f_code.co_filename):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if stack := _stack_of_node(frame):
+            if place := line_of_stack(stack):
+                return place
+        elif not places.is_library(file):
+            return places.place(file, frame.f_lineno)
         frame = frame.f_back
-    return places.place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+    return ""
+
+
+def line_of_stack(stack: str) -> str:
+    """Return the innermost line of the program in a stack as Python prints it; '' where all of it is library code.
+
+    >>> line_of_stack('  File "/home/ada/train.py", line 7, in forward\\n    y = f(x)')
+    'train.py:7'
+    """
+    own = [at for at in _FRAME.finditer(stack) if not places.is_library(at["file"])]
+    return places.place(own[-1]["file"], int(own[-1]["line"])) if own else ""
+
+
+def _stack_of_node(frame: Any) -> str:
+    """The program's stack of the node that a frame runs, in the code of a graph or in an interpreter of its nodes."""
+    file, held = frame.f_code.co_filename, frame.f_locals
+    if file.endswith(_INTERPRETER) and frame.f_code.co_name == "run_node":
+        return getattr(held.get("n"), "stack_trace", None) or ""
+    if not file.startswith("<eval_with_key>"):
+        return ""
+    named = _NODE.match(linecache.getline(file, frame.f_lineno))
+    graph = getattr(held.get("self"), "graph", None)
+    nodes = graph.nodes if graph is not None and named else ()
+    return next((node.stack_trace or "" for node in nodes if named and node.name == named[1]), "")
 
 
 def _not_torchs(fn: Any) -> bool:

@@ -26,7 +26,9 @@ from labkit.look import calls, journal, made, replicas
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
 from labkit.look.found import HELD, TIMES
+from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
+from labkit.look.names import Names
 from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.ranks import failing, here
 from labkit.ranks.introspect import aside
@@ -153,31 +155,44 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
 
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
-            steps.after = _held(steps, first, averaging)
+            steps.after = _held(steps, first, averaging, leaving, names)
         keep(steps)
 
     def begin() -> None:
         with contextlib.suppress(Exception):  # then plain parameters are not compared
             first.update(replicas.begin())
+        leaving.attach()
+        with contextlib.suppress(Exception):
+            names.begin()
 
     first: replicas.First = {}
-    averaging, loads = Averaging(), Loads()
+    averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    steps.loads = loads.table
+    steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
+    leaving = Leaving(lambda: not steps.since_ns)
     with contextlib.ExitStack() as last:
+        last.callback(leaving.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
+        last.enter_context(names.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         yield steps
 
 
-def _held(steps: Steps, first: replicas.First, averaging: Averaging) -> dict[str, pd.DataFrame]:
+def _held(
+    steps: Steps, first: replicas.First, averaging: Averaging, leaving: Leaving, names: Names
+) -> dict[str, pd.DataFrame]:
     """What this rank holds now, and which collectives it has called since the first recorded step."""
     rank = here().rank
     try:
         reasons = averaging.reasons(steps.since_ns)
-        return {"replicas": replicas.take(rank, first, reasons), "calls": calls.take(rank, steps.since_ns)}
+        return {
+            "replicas": replicas.take(rank, first, reasons),
+            "calls": calls.take(rank, steps.since_ns),
+            "gradients": leaving.table(rank),
+            "names": names.table(rank),
+        }
     except Exception as error:  # the script goes on
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"
         steps.note = "; ".join(filter(None, [steps.note, said]))

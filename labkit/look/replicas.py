@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -20,7 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit import torch_compat
 
-__all__ = ["KINDS", "TYPES", "begin", "compared", "differing", "fingerprint", "living", "take", "wrong"]
+__all__ = [
+    *("KINDS", "SHARDS", "TYPES"),
+    *("begin", "compared", "differing", "everything", "fingerprint", "living", "readable", "take", "wrong"),
+]
 
 TYPES = {
     "rank": "int64",
@@ -50,6 +53,7 @@ KINDS = {
 }
 PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
 OTHER = "plain parameters of modules that are in neither DDP nor fully_shard"
+SHARDS = "sharded DTensors"
 _CHUNK = 1 << 18  # elements at a time
 _CONSTANT = "constant "
 _Found = tuple[str, str, tuple[int, ...], torch.Tensor, int]
@@ -61,8 +65,8 @@ def begin() -> First:
     found: First = {}
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         with torch.no_grad():
-            for kind, _, _, tensor, _ in _everything():
-                if kind == OTHER and _readable(tensor) and tensor.numel():
+            for kind, _, _, tensor, _ in everything():
+                if kind == OTHER and readable(tensor) and tensor.numel():
                     bits = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
                     bits = bits.reshape(tensor.numel(), -1)  # float8 has no ==
                     said = _CONSTANT if bool((bits == bits[0]).all()) else ""
@@ -91,8 +95,8 @@ def take(rank: int, first: First | None = None, reasons: Mapping[int, str] | Non
     rows: dict[int, tuple[Any, ...]] = {}
     everybody = tuple(range(dist.get_world_size()))
     with torch.no_grad():
-        for kind, name, ranks, tensor, ddp in _everything():
-            if id(tensor) in rows or torch_compat.is_fake(tensor) or tensor.is_meta:
+        for kind, name, ranks, tensor, ddp in everything():
+            if kind == SHARDS or id(tensor) in rows or torch_compat.is_fake(tensor) or tensor.is_meta:
                 continue
             held, before = (first or {}).get(id(tensor), (lambda: None, ""))
             before = before if kind == OTHER and held() is tensor else ""
@@ -148,12 +152,17 @@ def differing(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=None if found else ["kind", "name", "ranks", "shape"])
 
 
-def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
+def compared(
+    table: pd.DataFrame,
+    exchanges: bool = False,
+    gradients: Callable[[list[str]], list[str]] = lambda names: [],
+) -> dict[str, str]:
     """Say in words what was compared, for each kind, and how many of it differ; last, what was not compared.
 
     Args:
         table: What all ranks took.
         exchanges: Whether ranks exchange data, as experts and stages do that each rank holds for itself.
+        gradients: Says of parameters that differ what their gradients are.
     """
     found, apart, table = {}, differing(table), _started(table)
     held = table.drop_duplicates(["kind", "name", "ranks"])
@@ -167,6 +176,7 @@ def compared(table: pd.DataFrame, exchanges: bool = False) -> dict[str, str]:
             also = [*_beside_shards(table, names), *_constants(table)] if kind == STARTED else []
             usual = PARTS if kind == STARTED and exchanges else KINDS[kind]
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
+            why += gradients([name for name in names if name not in set(known["name"])])
             found[kind] = (
                 f"{len(names)} of {count} {kind} differ: {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
             )
@@ -224,16 +234,32 @@ def _constants(table: pd.DataFrame) -> list[str]:
     return [said] if names else []
 
 
-def wrong(table: pd.DataFrame, exchanges: bool = False) -> list[str]:
+def wrong(
+    table: pd.DataFrame,
+    exchanges: bool = False,
+    gradients: Callable[[list[str]], list[str]] = lambda names: [],
+) -> list[str]:
     """The sentences of `compared` about what differs and should not, which buffers and what ranks own may."""
     kinds = set(differing(table)["kind"]) - {"buffers"} - ({STARTED} if exchanges else set())
-    return [said for kind, said in compared(table, exchanges).items() if kind in kinds]
+    return [said for kind, said in compared(table, exchanges, gradients).items() if kind in kinds]
 
 
-def _everything() -> Iterator[_Found]:
-    """Parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
-    for root in living():
-        yield from _within(root, "", "", (), set(), 0)
+def everything() -> Iterator[_Found]:
+    """Find parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
+    found = [(one, _title(root)) for root in living() for one in _within(root, "", "", (), set(), 0)]
+    titles: dict[tuple[str, str], set[str]] = {}
+    for (kind, name, *_), title in found:
+        titles.setdefault((kind, name), set()).add(title)
+    for (kind, name, ranks, tensor, ddp), title in found:
+        apart = len(titles[kind, name]) > 1  # modules that share names, as the two of a GAN
+        yield kind, f"{title}.{name}" if apart else name, ranks, tensor, ddp
+
+
+def _title(root: Any) -> str:
+    """The class of a module inside of its wrappers."""
+    while (inner := vars(root)["_modules"].get("_orig_mod")) is not None:
+        root = inner
+    return _title(root.module) if isinstance(root, DistributedDataParallel) else type(root).__name__
 
 
 def living() -> list[nn.Module]:
@@ -260,8 +286,8 @@ def _within(
                 continue
             name = f"{path}.{name}".lstrip(".")
             if hasattr(tensor, "placements"):
-                if alike := _replicated(tensor):
-                    yield "replicated DTensors", name, alike, tensor, ddp
+                alike = _replicated(tensor)
+                yield "replicated DTensors" if alike else SHARDS, name, alike, tensor, ddp
             elif len(ranks) > 1:
                 yield "buffers" if buffers else owner, name, ranks, tensor, ddp
             elif not buffers:
@@ -279,7 +305,8 @@ def _norm(tensor: torch.Tensor) -> float:
     )
 
 
-def _readable(tensor: torch.Tensor) -> bool:
+def readable(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has data that a fingerprint can be taken of."""
     return not torch_compat.is_fake(tensor) and not tensor.is_meta and _plain(tensor)
 
 

@@ -65,6 +65,7 @@ class Steps:
         made: What torch.compile made.
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
+        begins: Called when a step begins, up to the last recorded one.
         took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`, without those
             in which something was compiled.
     """
@@ -85,6 +86,7 @@ class Steps:
         self.made: list[Made] = []
         self.seen = Seen()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
+        self.begins: Callable[[], None] = lambda: None
         self.took: dict[str, list[float]] = {"recorded": [], "later": []}
         self._clock = 0.0  # when the step that is timed began
         self._compiled = False  # whether something was compiled since
@@ -158,6 +160,7 @@ class Steps:
         self.found += 1
         if self.found == 1:
             self._first()
+        self.begins()
         if self.found <= self.options.skip:
             return
         if self.rec is None:

@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 
-from labkit.look import switched
+from labkit.look import gradients, switched
 from labkit.look.found import Look
 
 __all__ = ["idle", "rows"]
@@ -50,6 +50,9 @@ def rows(looked: Look) -> pd.DataFrame:
             got = f"{row.graphs} graphs with {row.ops} operators; {row.all - row.graphs} regions without a graph"
             found.append(("torch.compile", "all of the above", got if row.graphs else f"no effect: {got}"))
     found += switched.rows(looked)
+    for call, placed in gradients.untold(looked.held["gradients"]):
+        got = "cannot tell whether ranks hold the same, because a graph holds it: run it once with backend='eager'"
+        found.append((call, f"gradient taken for {placed}", got))
     symbolic = {
         f"{row.name}: `{at['name']}` [{at['shape']}]"
         for row in graphs.drop_duplicates("digest").itertuples()

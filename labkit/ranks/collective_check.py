@@ -237,7 +237,7 @@ def describe_difference(every: dict[int, Signature | None], reason: str, number:
         if s is None:
             lines.append(f"    rank {rank}  none: it has finished its part")
             continue
-        said = s.collective(group, number).describe()
+        said = s.collective(group, number).owned().describe()
         if len({c[:1] for c in calls}) == 1:  # the same innermost line: show the first that differs
             depth = next((i for i, at in enumerate(zip(*calls, strict=False)) if len(set(at)) > 1), 0)
             said += f", from {s.lines[depth]}" if depth else ""

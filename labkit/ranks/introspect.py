@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import itertools
 import linecache
+import math
 import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 # what a checked process group notes by itself (see collective_check.py)
 recorded: deque[Collective] | None = None
 waiting = ""
+# classes of modules by the group and the bytes of a bucket in which DDP sends their gradients; who knows them fills it
+owners: dict[tuple[str, int], str] = {}
 
 KEPT = 256  # collectives that the flight recorder keeps; its default of 2,000 takes 20 ms to read
 SHOWN = 4  # collectives in an error message
@@ -42,6 +45,7 @@ LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _MESSAGES = {"send": "to", "recv": "from"}
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
@@ -63,6 +67,7 @@ class Collective:
         called: The function of `torch.distributed` that was called, where it has another name: gloo sends an
             all-reduce for `reduce_scatter_tensor`.
         time_ns: The `time.time_ns()` of the call; 0 where it is not known.
+        owner: The module whose gradients it carries, where a process has several DDP modules; '' where it is not known.
     """
 
     group: str
@@ -76,6 +81,7 @@ class Collective:
     ranks: tuple[int, ...] = ()
     called: str = ""
     time_ns: int = field(default=0, compare=False)
+    owner: str = field(default="", compare=False)
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -85,7 +91,16 @@ class Collective:
     def describe(self) -> str:
         """Return such as `all_reduce (2, 3) float32 at In [5]:3`."""
         tensors = [f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)]
-        return " ".join([self.called or self.op, *tensors]) + (f" at {self.place}" if self.place else "")
+        whose = [f"of the gradients of {self.owner}"] if self.owner else []
+        said = " ".join([self.called or self.op, *tensors, *whose])
+        return said + (f" at {self.place}" if self.place else "")
+
+    def owned(self) -> Collective:
+        """Return it with its owner, where `owners` has one: DDP calls its all-reduces from C++."""
+        if self.called or not self.op.startswith("all_reduce") or len(self.shapes) != 1:
+            return self
+        wide = _BYTES.get(self.dtypes[0], 0) * math.prod(self.shapes[0])
+        return replace(self, owner=owners.get((self.group, wide), ""))
 
 
 @dataclass(frozen=True)
@@ -384,7 +399,7 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
         since_ns: Leave out those that were called before this `time.time_ns()`.
     """
     if recorded is not None:
-        return list(recorded)
+        return [one.owned() for one in recorded]
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or hasattr(distributed.group.WORLD, "where"):
         return None
@@ -408,7 +423,7 @@ def collectives(since_ns: int = 0) -> list[Collective] | None:
                 members.get(entry["process_group"][0], ()),
                 "" if entry["is_p2p"] else _called(entry.get("frames", ())),
                 entry.get("time_created_ns", 0),
-            )
+            ).owned()
         )
     return found
 

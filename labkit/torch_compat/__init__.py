@@ -40,6 +40,7 @@ from labkit.torch_compat.effects import (
     collectives_of,
     cudagraphs_logger,
     cudagraphs_setting,
+    ddp_bucket_bytes,
     ddp_buckets,
     ddp_hooks,
     ddp_optimizer_mode,
@@ -55,6 +56,13 @@ from labkit.torch_compat.effects import (
     named_for_prefetch,
     one_rank_switch,
     runtime_lookups,
+)
+from labkit.torch_compat.gradients import (
+    assumed_placements,
+    graph_point,
+    rewritten_collectives,
+    to_local_points,
+    traces,
 )
 from labkit.torch_compat.groups import (
     default_store,

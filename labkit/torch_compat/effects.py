@@ -119,6 +119,16 @@ def ddp_buckets(ddp: Any) -> int:
     return len(str(sizes).split(",")) if sizes else 0
 
 
+def ddp_bucket_bytes(ddp: Any) -> set[int]:
+    """Return the sizes of a DDP module's buckets, those of its first step and those that it stays with.
+
+    Not during a backward: DDP holds a lock then, and this call waits for it.
+    """
+    about = ddp._get_ddp_logging_data()
+    sizes = [about.get(name) or "" for name in ("bucket_sizes", "rebuilt_bucket_sizes")]
+    return {int(size) for text in sizes for size in str(text).split(",") if size.strip()}
+
+
 def ddp_was_called(ddp: Any) -> bool | None:
     """Say whether the forward of a DDP module ever ran; None where DDP does not note it, as with its Python reducer."""
     return None if getattr(ddp, "_use_python_reducer", True) else getattr(ddp, "_lazy_init_ran", None)

@@ -80,7 +80,7 @@ def test_collectives_are_compared_by_what_they_carry(found):
 def test_a_group_that_ranks_made_of_other_ranks_is_not_compared():
     ranks, ops = ["0,3", "0,3", "1,2", "1,2"], ["all_reduce", "all_reduce", "broadcast", "broadcast"]
     rows = [
-        (rank, "1", held, 1, op, "[2] float32", "")
+        (rank, "1", held, 1, op, "[2] float32", "", "")
         for rank, held, op in zip((0, 3, 1, 2), ranks, ops, strict=True)
     ]
     apart = pd.DataFrame(rows, columns=list(calls.TYPES))

@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
 import labkit
@@ -134,6 +136,27 @@ def checkpointed():
         compiled(batch()).sum().backward()
 
 
+def names_in_compiled_function():
+    net = model()
+
+    @torch.compile(backend="aot_eager")
+    def penalised(x):
+        return net(x).sum() + sum(p.square().sum() for name, p in net.named_parameters() if "bias" in name)
+
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    train(penalised, opt)
+
+
+def left_dtensor():
+    net, mesh = model(), init_device_mesh("cpu", (1,))
+
+    @torch.compile(backend="aot_eager")
+    def gathered(x):
+        return net(DTensor.from_local(net(x), mesh, [Shard(0)]).full_tensor())
+
+    train(gathered, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
 def compiled_in_a_compiled_function():
     inner = torch.compile(model(), backend="eager")
 
@@ -150,6 +173,7 @@ def compiled_in_a_compiled_function():
 PROGRAMS = (
     *(inference, training, step_in_compiled_function, compiled_optimizer_with_schedule, compiled_closure),
     *(ddp, sharded, sizes_that_change, break_in_a_loop, checkpointed, compiled_in_a_compiled_function),
+    *(names_in_compiled_function, left_dtensor),
 )
 
 
