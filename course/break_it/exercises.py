@@ -17,7 +17,7 @@ from course.break_it.on_ranks import STALL_S, ends
 from course.shared.jobs import hint_in_order, judge_jobs
 from labkit import files
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 from labkit.torch_compat import funcol
 
 __all__ = ["JOBS", "digest", "guards", "jobs", "preflight", "watchdog"]
@@ -34,6 +34,8 @@ _NO_PASS: tuple[tuple[str, list[Any], str], ...] = (
      "a wait is never a pass: look at every rank, and at how it ended"),
     ("every rank raises OutOfMemoryError", [End("raised", said="OutOfMemoryError: out of memory")] * 2,
      "any error is not the expected one: look for the words of your defence in `said`"),
+    ("every rank raises another RuntimeError", [End("raised", said="RuntimeError: Connection closed by peer")] * 2,
+     "torch raises RuntimeError for much: look for the words of your defence in `said`"),
     ("every rank dies", [End("exited", said="exit status -11", code=-11)] * 2,
      "a crash is not the expected error: look at `how` and `said`"),
 )  # fmt: skip
@@ -107,29 +109,51 @@ def _served(job: Any, make: Attempt, fault: Any, defended: bool, dtype: Any = to
     return x[:3].tolist()
 
 
+def _last(rank: int) -> bool:
+    return rank == dist.get_world_size() - 1
+
+
 def _swaps(x: Any, rank: int) -> Any:
-    return x[[1, 0, 2, 3]] if rank == 1 else x
+    return x[[1, 0, 2, 3]] if _last(rank) else x
 
 
 def _a_little(x: Any, rank: int) -> Any:
+    x = x + torch.tensor([0.5, 0.0, 0.0, 0.0])  # so that a text of x rounds the 3e-7 away
     return x + torch.tensor([0.0, 0.0, 3e-7, 0.0]) if rank == 0 else x
 
 
 def _zero(x: Any, rank: int) -> Any:
-    return x * torch.tensor([-1.0 if rank else 1.0, 1, 1, 1])
+    return x * torch.tensor([-1.0 if _last(rank) else 1.0, 1, 1, 1])
 
 
+def _no_nan(x: Any, rank: int) -> Any:
+    return x.nan_to_num() if _last(rank) else x
+
+
+def _another_nan(x: Any, rank: int) -> Any:
+    bits = x.view(torch.int32) ^ torch.tensor([0, 0, 0, 1], dtype=torch.int32)
+    return bits.view(x.dtype) if _last(rank) else x
+
+
+_NAN = "compare bits: a NaN in place of a number is a difference, and so is another NaN"
 _OTHERS = (
-    (_swaps, "rank 1 swaps two elements", "compare all elements in their order: a sum does not see a swap"),
-    (_a_little, "3e-7 on rank 0", "compare bits: a tolerance lets a small difference pass"),
+    (
+        _swaps,
+        "the last rank swaps two elements",
+        "compare all elements in their order: a sum does not see a swap",
+    ),
+    (_a_little, "3e-7 on rank 0", "compare bits: a tolerance, or a text of x, lets a small difference pass"),
     (
         _zero,
-        "another sign on rank 1",
+        "another sign on the last rank",
         "compare all elements: an absolute value or a norm does not see a sign",
     ),
+    (_no_nan, "0 for the NaN on the last rank", _NAN),
+    (_another_nan, "another NaN on the last rank", _NAN),
 )
 
 
+@on_three_too
 def judge_digest(attempt: Attempt, ranks: Ranks, say: Say) -> None:
     """Fault, defence and judge of an input that differs."""
     right = _run(ranks, "right program", _served, attempt, None, True)
@@ -137,7 +161,12 @@ def judge_digest(attempt: Attempt, ranks: Ranks, say: Say) -> None:
     if any(e.how != "returned" for e in right):
         raise Mistake(
             f"right program, with a NaN on every rank: {_said(right)}",
-            "the same NaN on all ranks is no difference: compare bits, for NaN is not equal to NaN",
+            "a right program has to pass: compare bits, for NaN is not equal to NaN",
+        )
+    if [e.value for e in right] != [e.value for e in expected]:
+        raise Mistake(
+            f"right program: {_said(right)}; without the defence {expected[0].value}",
+            "the defence changes x, or what is computed from it: give collectives a copy",
         )
     say("right program, with a NaN: let through")
     alone = _run(ranks, "fault alone", _served, attempt, True, False, stall=STALL_S)
@@ -170,6 +199,7 @@ def _warmed(job: Any, make: Attempt, fault: bool, defended: bool, lengths: tuple
     served = [torch.ones(rows, 4) for rows in lengths]
 
     def serve() -> None:
+        time.sleep(0.0 if fault else 0.3)  # a slow call compiles nothing
         for x in served * 2:
             run(x)
 
@@ -278,6 +308,15 @@ def judge_preflight(attempt: Attempt, ranks: Ranks, say: Say) -> None:
             )
         say(f"{what}: refused, and rank 1 gets the next message")
     _colours(attempt, caught, alone, right, say)
+    for what, found in {
+        "rank 0 has an error, and rank 1 got a message": [caught[0], End("returned", value=1)],
+        "rank 0 has no error, and rank 1 got no message": [End("returned", value=""), caught[1]],
+    }.items():
+        if _verdict(attempt, found):
+            raise Mistake(
+                f"{what}: the judge says green", "look at `value` of each rank: the error, and the count"
+            )
+    say("one of the two alone: red")
 
 
 # --- watchdog ---

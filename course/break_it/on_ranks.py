@@ -11,7 +11,7 @@ import pandas as pd
 
 from course.break_it import suite
 from labkit.ranks import RankError, Ranks, here
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import dynamo_reset, settings_kept
 
 __all__ = ["ends", "three"]
 
@@ -40,7 +40,8 @@ def _end(play: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     dynamo_reset()
     me = here()
     job = suite.Job(me.rank, me.world_size, None, str(me.device))
-    return suite.ending(functools.partial(play, job, *args))
+    with settings_kept():
+        return suite.ending(functools.partial(play, job, *args))
 
 
 def _told(outcome: Any) -> Any:

@@ -84,6 +84,8 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
         "arguments can stand in `node.kwargs`: read `group_name` by the names of the operator's schema",
     ),
 }
+BEFORE = "refuse in the backend, or before you call the graph: what has run, has sent its messages"
+SAME = "a group with the same members is another one, too: compare names, not sizes or members"
 SECOND = "one node of the right group does not make the graph right: look at every node"
 LONGER = "compare whole names: '1' is a part of '11'"
 OWN = "it is the group's own: let it pass, and return a function that computes it"
@@ -99,7 +101,9 @@ def judge_fence(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
         for finding, hint in found:
             raise Mistake(f"rank {rank}: {finding}", hint)
     say(f"{len(CASES) + 1} graphs of the own group, or without a collective: run, with the numbers of eager")
-    say(f"{len(CASES)} kinds of collective of another group; a second one; a longer name: refused")
+    say(
+        f"{len(CASES)} kinds of collective of another group; a second one; a longer name; the same members: refused"
+    )
 
 
 def _fenced(attempt: Attempt) -> list[tuple[str, str]]:
@@ -108,7 +112,8 @@ def _fenced(attempt: Attempt) -> list[tuple[str, str]]:
     alone = _own_group()
     # 36 more numbers: one of each rank's has the world's number, 0, in it
     longer = [group for group in [_own_group() for _ in range(12)] if world.group_name in group.group_name]
-    for own, others in ((alone, [world]), (world, [alone, *longer[:1]])):
+    twin = dist.new_group()
+    for own, others in ((alone, [world]), (world, [alone, *longer[:1], twin])):
         if found := _judged(attempt, own, others):
             return [found]
     return []
@@ -132,13 +137,28 @@ def _judged(attempt: Attempt, own: Any, others: list[Any]) -> tuple[str, str] | 
         if not isinstance(value, torch.Tensor) or not torch.allclose(value, call(x)):
             return f"a graph with {what} of its own group: not what eager computes", OWN
     for other in others:
+        same = dist.get_process_group_ranks(own) == dist.get_process_group_ranks(other)
         longer = own.group_name in other.group_name
         for what, (call, hint) in CASES.items():
-            if _compiled(partial(call, group=other), x, backend)[1] is None:
-                return f"a graph with {what} of another group ran", LONGER if longer else hint
+            ran = torch.zeros(())
+            _, error = _compiled(partial(_marked, call=partial(call, group=other), ran=ran), x, backend)
+            if error is None:
+                return (
+                    f"a graph with {what} of another group ran",
+                    SAME if same else LONGER if longer else hint,
+                )
+            if ran:
+                return f"a graph with {what} of another group ran before it was refused", BEFORE
         if _compiled(partial(_second, group=other, own=own), x, backend)[1] is None:
             return "a graph with an all_reduce of its own group, and one of another, ran", SECOND
     return None
+
+
+def _marked(x: Any, call: Callable[..., Any], ran: Any) -> Any:
+    """The call, and a number that changes where its graph runs."""
+    y = call(x)
+    ran.add_(1)
+    return y
 
 
 def _compiled(call: Callable[..., Any], x: Any, backend: Any) -> tuple[Any, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from course.shared.harness import own_reduce
 from labkit import files
 from labkit.ranks import Ranks, here
 from labkit.records import record
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 from labkit.torch_compat import dynamo_reset
 
 __all__ = ["JOB", "dumps", "line_of", "repair"]
@@ -40,10 +41,10 @@ def judge_dumps(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
     if not isinstance(found, dict) or set(found) != set(WHERE):
         raise Mistake(f"it returns {str(found)[:80]}", ASKED)
     for run, (rank, collective) in WHERE.items():
-        mine = found[run]
-        names = ("rank", "collective", "line")
-        if not isinstance(mine, dict) or not all(isinstance(mine.get(name), int) for name in names):
-            raise Mistake(f"{run}: {str(mine)[:80]}", ASKED)
+        try:
+            mine = {name: operator.index(found[run][name]) for name in ("rank", "collective", "line")}
+        except (TypeError, KeyError, IndexError, ValueError):
+            raise Mistake(f"{run}: {str(found[run])[:80]}", ASKED) from None
         if mine["rank"] != rank:
             hint = "print name and sizes of the last entries of each rank: which one differs from the other three?"
             raise Mistake(f"{run}: rank {mine['rank']}", hint)
@@ -60,13 +61,27 @@ def judge_dumps(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
         say(f"{run}: rank {rank} leaves the others at collective {collective}, by line {mine['line']}")
 
 
+# the numbers of a shard, and its sign on rank 0 and on the others; rank r has r + 1 times as much. No single number,
+# no largest or middle one, and no vote of the ranks decides as the sum over all does.
+SHARDS = (
+    ((3.0, -1.0, 1.0, 1.0), (1, 1)),
+    ((3.0, -1.0, 1.0, 1.0), (1, -1)),
+    ((3.0, -1.0, 1.0, 1.0), (-1, -1)),
+    ((-1.0, 6.0, -1.0, -1.0), (-1, 1)),
+    ((3.0, -1.0, -1.0, -1.0), (1, 1)),  # the sum is zero: not positive
+)
+
+
+@on_three_too
 def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The same collectives on every rank whatever its shard holds, in one graph, with the numbers that were meant."""
     hint = "it is called as my_program(x) with this rank's shard, and returns a tensor"
-    for signs in ((1, 1), (1, -1), (-1, -1)):
-        seen = list(on_ranks(ranks, _run_repair, attempt, signs, hint=hint))
+    for numbers, signs in SHARDS:
+        seen = on_ranks(ranks, _run_repair, attempt, numbers, signs, hint=hint)
         counts = [found["collectives"] for found in seen]
-        finding = f"shards of sign {signs}: collectives by rank {counts}, numbers {seen[0]['value']}"
+        finding = (
+            f"shards {numbers} of sign {signs}: collectives by rank {counts}, numbers {seen[0]['value']}"
+        )
         if any(found["value"] is None for found in seen):
             raise Mistake("it returns None", "return the tensor")
         if any(found["graphs"] != 1 or found["breaks"] for found in seen):
@@ -82,9 +97,8 @@ def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         say(finding)
 
 
-def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
-    # of both signs, so that the sum decides and no number alone does
-    x = torch.tensor([3.0, -1.0, 1.0, 1.0]) * signs[min(here().rank, 1)] * (1 + here().rank)
+def _run_repair(attempt: Attempt, numbers: tuple[float, ...], signs: tuple[int, int]) -> dict[str, Any]:
+    x = torch.tensor(numbers) * signs[min(here().rank, 1)] * (1 + here().rank)
     total = x.clone()
     dist.all_reduce(total)
     right = total if total.sum() > 0 else torch.zeros(4)
@@ -92,11 +106,11 @@ def _run_repair(attempt: Attempt, signs: tuple[int, int]) -> dict[str, Any]:
     run = torch.compile(own_reduce(attempt), backend="eager")
     with torch.no_grad(), record() as rec, rec.forward():
         y = run(x.clone())
-        value = None if y is None else float(y.sum())
+        value = None if y is None else y.tolist()
         close = value is not None and y.shape == right.shape and bool(torch.allclose(y, right, atol=1e-5))
     counts = rec.counts.iloc[0]
     found = {name: int(counts[name]) for name in ("collectives", "graphs", "breaks")}
-    return {"value": value, "right": float(right.sum()), "close": close, **found}
+    return {"value": value, "right": right.tolist(), "close": close, **found}
 
 
 dumps = Exercise(

@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
+from labkit.torch_compat import settings_kept
 
 __all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
 
@@ -140,7 +141,7 @@ def on_ranks(
     hint: str = "",
     timeout: float = TIMEOUT_S,
 ) -> list[Any]:
-    """Run a function that calls the attempt.
+    """Run a function that calls the attempt. Settings of the compiler that the attempt changes do not outlive it.
 
     Args:
         ranks: the ranks.
@@ -158,9 +159,14 @@ def on_ranks(
             the timeout.
     """
     try:
-        return list(ranks.run(look, *args, timeout=timeout, stall=STALL_S, ranks=only).values())
+        return list(ranks.run(_run, look, *args, timeout=timeout, stall=STALL_S, ranks=only).values())
     except RankError as error:
         raise _mistake(error, hint) from error
+
+
+def _run(look: Callable[..., Any], *args: Any) -> Any:
+    with settings_kept():
+        return look(*args)
 
 
 def on_three_too(

@@ -29,6 +29,7 @@ from labkit.torch_compat.compiler import (
     hide_from_dynamo,
     is_fake,
     patched,
+    settings_kept,
     uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective

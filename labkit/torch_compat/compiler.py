@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from labkit.torch_compat.versions import require
@@ -62,3 +63,22 @@ def patched(dotted: str, **values: Any) -> Any:
     for name in values:
         require(f"torch._{dotted}.{name}")
     return require(f"torch._{dotted}.patch")(**values)
+
+
+@contextlib.contextmanager
+def settings_kept() -> Iterator[None]:
+    """Give a context after which the compiler's settings and its stance are as they were before."""
+    names = (
+        "torch._dynamo.config",
+        "torch._functorch.config",
+        "torch._inductor.config",
+        "torch.compiler.config",
+    )
+    before = [(config, config.get_config_copy()) for config in map(require, names)]
+    with require("torch.compiler.set_stance")("default"):
+        try:
+            yield
+        finally:
+            for config, values in before:
+                now = config.get_config_copy()
+                config.load_config({name: was for name, was in values.items() if now[name] != was})

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from course.shared.variants import own
 from labkit import lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -32,10 +33,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _hint(found: dict[int, int], truth: dict[int, int], entries: dict[str, dict[int, int]]) -> str:
     if set(found) != set(truth):
-        return "one number for each frame, the first number of [frame/version], of all functions in the log"
+        return "one number for each frame, the first number of [frame/version], also one of two digits"
     for kind, hint in {
         "entries": "count from 0: the first compile writes no entry, so there is one version more than entries",
         "reasons": "an entry has a line for each version that did not fit: count entries, and not reasons",
+        "limit": "the limit is a setting, and not 8 in every log: take it from the tags",
         "attempts": "the entry at the limit compiled nothing: its tag stands in a line with 'recompile_limit', too",
     }.items():
         if found == entries[kind]:
@@ -57,7 +59,8 @@ def _look(attempt: Attempt, kinds: tuple[str, ...]) -> tuple[Any, dict[int, int]
                 KINDS[kind](lambda function: torch.compile(function, backend=backend))
 
     torch_compat.dynamo_reset()
-    log = lessons.program("guards").logged(work, recompiles=True)
+    with torch_compat.patched("dynamo.config", recompile_limit=LIMIT):
+        log = lessons.program("guards").logged(work, recompiles=True)
     torch_compat.dynamo_reset()
     heads = Counter(_frame(line) for line in log.splitlines() if "Recompiling function" in line)
     reasons = Counter(
@@ -67,6 +70,7 @@ def _look(attempt: Attempt, kinds: tuple[str, ...]) -> tuple[Any, dict[int, int]
     mistakes = {
         "entries": dict(heads),
         "reasons": {frame: 1 + reasons[frame] for frame in heads},
+        "limit": {frame: min(8, 1 + number) for frame, number in heads.items()},
         "attempts": {frame: 1 + number for frame, number in heads.items()},
     }
     found = attempt(log)
@@ -85,8 +89,8 @@ def _sizes(compiled: Callable[..., Any]) -> None:
 
 def _names(compiled: Callable[..., Any]) -> None:
     run = compiled(lambda x, name: x * len(name))
-    for i in range(11):
-        run(torch.ones(3), f"request-{i % 10}")
+    for i in range(15):
+        run(torch.ones(3), f"request-{i % 14}")
 
 
 def _types(compiled: Callable[..., Any]) -> None:
@@ -101,11 +105,17 @@ def _once(compiled: Callable[..., Any]) -> None:
         run(torch.ones(3))
 
 
-KINDS = {"sizes": _sizes, "names": _names, "types": _types, "once": _once}
+def _ten(compiled: Callable[..., Any]) -> None:
+    for _ in range(10):  # frames, so that the next one has two digits
+        compiled(own(lambda x: x - 1))(torch.ones(3))
+
+
+LIMIT = 11  # another one than torch's, and of two digits
+KINDS = {"sizes": _sizes, "names": _names, "types": _types, "once": _once, "ten": _ten}
 PROGRAMS = {
     "sizes of a batch": ("sizes",),
     "three functions": ("types", "once", "sizes"),
-    "eleven names": ("types", "names"),
+    "fourteen names": ("types", "ten", "names"),
 }
 
 count = Exercise(

@@ -17,7 +17,7 @@ __all__ = ["twelve"]
 
 DEPTHS = (12, 40)
 TOLERANCE = 1e-5
-# what an attempt may set is as it was afterwards
+# torch's, whatever the lesson has set before
 LIMITS = {"recompile_limit": 8, "accumulated_recompile_limit": 256, "allow_unspec_int_on_nn_module": False}
 FORM = (
     "it is called as my_compile(blocks) with an nn.ModuleList, changes or compiles its blocks in place, and returns "

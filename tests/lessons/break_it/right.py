@@ -47,6 +47,21 @@ class ByCounters:
         return all("compiled after" in end.said for end in ends)
 
 
+class BySetting(wrong.Guards):
+    """Dynamo's own setting; the fault warms up another dtype."""
+
+    def warm_up(self, run, served, fault):
+        for x in served:
+            run(x.double() if fault else x)
+
+    def defence(self, serve):
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            serve()
+
+    def judge(self, ends):
+        return all(end.how == "raised" and "Recompil" in end.said for end in ends)
+
+
 class BySaving:
     """torch.save pickles, too; the fault is a generator."""
 
@@ -91,7 +106,7 @@ def as_sets():
 
 RIGHT = {
     "break_it.digest": (InIntegers,),
-    "break_it.guards": (ByCounters,),
+    "break_it.guards": (ByCounters, BySetting),
     "break_it.preflight": (BySaving, wrong.Preflight),
     "break_it.watchdog": (with_a_timeout,),
     "break_it.jobs": (as_sets,),

@@ -46,6 +46,51 @@ class BySum(Digest):
             raise ValueError("inputs differ")
 
 
+class ByText(Digest):
+    def defence(self, x):
+        if len(set(gather(repr(x)))) > 1:
+            raise ValueError("inputs differ")
+
+
+class ByNumbers(Digest):
+    def defence(self, x):
+        if len(set(gather(repr(x.tolist())))) > 1:
+            raise ValueError("inputs differ")
+
+
+class WithoutNaN(Digest):
+    def defence(self, x):
+        if len(set(gather(x.nan_to_num().numpy().tobytes()))) > 1:
+            raise ValueError("inputs differ")
+
+
+class OfTwoRanks(Digest):
+    def defence(self, x):
+        first, second, *_ = gather(x.numpy().tobytes())
+        if first != second:
+            raise ValueError("inputs differ")
+
+
+class AddsUp(Digest):
+    def defence(self, x):
+        mine = x.view(torch.int32).clone()
+        dist.broadcast(mine, 0)
+        unlike = torch.tensor(float(not torch.equal(mine, x.view(torch.int32))))
+        dist.all_reduce(unlike)
+        dist.all_reduce(x)  # of the defence's own, and not of a copy
+        if unlike:
+            raise ValueError("inputs differ")
+
+
+class AnyRuntimeError(Digest):
+    def defence(self, x):
+        if len(set(gather(x.numpy().tobytes()))) > 1:
+            raise RuntimeError("inputs differ")
+
+    def judge(self, ends):
+        return all(end.how == "raised" and end.said.startswith("RuntimeError") for end in ends)
+
+
 class RankZeroRaises(Digest):
     def defence(self, x):
         if len(set(gather(x.numpy().tobytes()))) > 1 and dist.get_rank() == 0:
@@ -101,6 +146,14 @@ class OnlyServes(Guards):
         serve()
 
 
+class ByTime(Guards):
+    def defence(self, serve):
+        began = time.monotonic()
+        serve()
+        if time.monotonic() - began > 0.2:
+            raise RuntimeError("fail_on_recompile")
+
+
 class GreenOnReturn(Guards):
     def judge(self, ends):
         return all(end.how in ("raised", "returned") for end in ends)
@@ -131,6 +184,16 @@ class Picky(Preflight):
         if not isinstance(message, dict):
             raise TypeError("no dict")
         pickle.dumps(message)
+
+
+class OnlyTheError(Preflight):
+    def judge(self, ends):
+        return ends[0].how == "returned" and bool(ends[0].value) and ends[1].how == "returned"
+
+
+class OnlyTheCount(Preflight):
+    def judge(self, ends):
+        return ends[0].how == "returned" and ends[1].value == 0
 
 
 class CanBeSent(Preflight):
@@ -226,8 +289,14 @@ def more_time():
 WRONG = {
     "break_it.digest": {
         ByValue: "NaN is not equal to NaN",
-        ByTolerance: "a tolerance lets",
+        ByTolerance: "a tolerance, or a text of x",
         BySum: "a sum does not see a swap",
+        ByText: "a tolerance, or a text of x",
+        ByNumbers: "so is another NaN",
+        WithoutNaN: "so is another NaN",
+        OfTwoRanks: "on three it is wrong",
+        AddsUp: "give collectives a copy",
+        AnyRuntimeError: "torch raises RuntimeError for much",
         RankZeroRaises: "compare all ranks with all",
         NoFault: "the fault has to change the result",
         AnyError: "any error is not the expected one",
@@ -238,11 +307,14 @@ WRONG = {
         WarmsOne: "warm up with each tensor",
         FaultWarmsAll: "something is left to compile",
         OnlyServes: "compare counters before and after",
+        ByTime: "warm up with each tensor",
         GreenOnReturn: "tests nothing",
     },
     "break_it.preflight": {
         LooksForLocks: "let every error out",
         Picky: "has to pass, whatever it holds",
+        OnlyTheError: "the error, and the count",
+        OnlyTheCount: "the error, and the count",
         CanBeSent: "pickle.dumps refuses",
         NobodyDied: "tests nothing",
     },

@@ -22,6 +22,15 @@ def reasons(log):
     return {int(frame): 1 + n for frame, n in found.items()}
 
 
+def frames_of_one_digit(log):
+    found = Counter(re.findall(r"\[(\d)/\d+\] \[__recompiles\] Recompiling", log))
+    return {int(frame): 1 + n for frame, n in found.items()}
+
+
+def never_more_than_eight(log):
+    return {frame: min(8, 1 + n) for frame, n in entries(log).items()}
+
+
 def one_frame(log):
     return {0: 3}
 
@@ -52,6 +61,16 @@ def no_index(blocks):
 
 def not_compiled(blocks):
     pass
+
+
+def a_stance(blocks):
+    torch.compiler.set_stance("eager_on_recompile")
+    as_it_was(blocks)
+
+
+def while_it_prepares(blocks):
+    with torch._dynamo.config.patch(recompile_limit=100):
+        as_it_was(blocks)
 
 
 def an_error_instead(blocks):
@@ -100,6 +119,8 @@ COUNTS = {
     entries: "count from 0",
     with_the_attempt_at_the_limit: "the entry at the limit compiled nothing",
     reasons: "count entries, and not reasons",
+    frames_of_one_digit: "one number for each frame",
+    never_more_than_eight: "the limit is a setting",
     one_frame: "one number for each frame",
     a_number: "returns a dict such as {0: 3}: frame and versions",
     as_text: "are whole numbers",
@@ -109,6 +130,8 @@ BLOCKS = {
     a_limit_of_twelve: "a limit that is a number",
     no_index: "the index has to change with the block",
     not_compiled: "no block runs compiled code at all",
+    a_stance: "no block runs compiled code at all",
+    while_it_prepares: "has it to be a Python int",
     an_error_instead: "the limit is still in the way",
 }
 SERVED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
 
 def _backend(refuses):
@@ -47,6 +48,30 @@ def _the_first(group):
         if names and names[0][-1] != group.group_name:
             raise RuntimeError("another group")
         return graph.forward
+
+    return backend
+
+
+def by_size(group):
+    sizes = {one.group_name: one.size() for one in dist.distributed_c10d._world.pg_names}
+
+    def backend(graph, inputs):
+        if any(sizes[_names(node)[-1]] != group.size() for node in _deep(graph) if _names(node)):
+            raise RuntimeError("another group")
+        return graph.forward
+
+    return backend
+
+
+def after_it_ran(group):
+    def backend(graph, inputs):
+        def run(*inputs):
+            y = graph(*inputs)
+            if any(_names(node)[-1] != group.group_name for node in _deep(graph) if _names(node)):
+                raise RuntimeError("another group")
+            return y
+
+        return run
 
     return backend
 
@@ -127,6 +152,8 @@ WRONG = {
         refuses_nothing: "compare it with `group.group_name`",
         refuses_all: "it is the group's own",
         only_reduces: "other collectives have a group",
+        by_size: "the same members",
+        after_it_ran: "refuse in the backend",
         _only_args: "by the names of the operator's schema",
         top_only: "go through `graph.modules()`",
         _the_first: "look at every node",

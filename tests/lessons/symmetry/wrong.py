@@ -59,6 +59,27 @@ def number_by_number(x):
     return funcol.all_reduce(x, "sum", dist.group.WORLD).relu()
 
 
+def also_at_zero(x):
+    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    return torch.where(total.sum() >= 0, total, torch.zeros_like(total))
+
+
+def by_the_first_number(x):
+    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
+    return torch.where(total[0] > 0, total, torch.zeros_like(total))
+
+
+def by_votes(x):
+    votes = funcol.all_reduce(torch.sign(x.sum()), "sum", dist.group.WORLD)
+    return torch.where(votes > 0, funcol.all_reduce(x, "sum", dist.group.WORLD), 0.0)
+
+
+def of_two_ranks(x):
+    parts = funcol.all_gather_tensor(x[None], 0, dist.group.WORLD)
+    total = parts[0] + parts[1]
+    return torch.where(total.sum() > 0, total, torch.zeros_like(total))
+
+
 def in_a_row(x):
     total = funcol.all_reduce(x, "sum", dist.group.WORLD)
     return torch.where(total.sum() > 0, total, torch.zeros_like(total))[None]
@@ -82,6 +103,10 @@ BRANCHES = {
     by_its_own_shard: "decide by the sum over all ranks",
     not_a_number: "decide by the sum over all ranks",
     number_by_number: "decide by the sum over all ranks",
+    also_at_zero: "decide by the sum over all ranks",
+    by_the_first_number: "decide by the sum over all ranks",
+    by_votes: "decide by the sum over all ranks",
+    of_two_ranks: "on three it is wrong",
     in_a_row: "decide by the sum over all ranks",
     forgets_the_result: "return the tensor",
 }
