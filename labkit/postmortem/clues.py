@@ -17,7 +17,9 @@ __all__ = [
     "graphs",
     "last_call",
     "likely",
+    "lines",
     "named",
+    "other_group",
     "place",
     "unlike",
     "watchdogs",
@@ -27,11 +29,7 @@ __all__ = [
 def call(call: Call) -> str:
     """A call in words: what, its number, its group and its line."""
     by = ", by a compiled graph" if call.compiled else ""
-    return (
-        f"{call} number {call.seq} of {call.desc or call.group}"
-        + (f" at {call.where}" if call.where else "")
-        + by
-    )
+    return f"{call} number {call.seq} of {call.of}" + (f" at {call.where}" if call.where else "") + by
 
 
 def place(difference: Difference) -> str:
@@ -79,17 +77,59 @@ def last_call(material: Material, difference: Difference, rank: int) -> list[Sai
     return [Said(f"rank {rank}'s last call is {call(calls[-1])}", (calls[-1].cite,))]
 
 
+def lines(material: Material, difference: Difference) -> list[Said]:
+    """Where the odd ranks made like calls before the first difference, but at other lines than the others."""
+    calls, odd = difference.group.calls, difference.odd
+    others = [rank for rank in calls if rank not in odd]
+    found = None
+    for seq in range(difference.seq - 1, 0, -1):
+        ways = [
+            {
+                own(calls[rank][seq][0].frames, 9) if seq in calls[rank] else ""
+                for rank in side
+                if rank in calls
+            }
+            for side in (odd, others)
+        ]
+        if any(len(way) != 1 or "" in way for way in ways) or ways[0] == ways[1]:
+            break
+        found = seq
+    if found is None:
+        return []
+    mine, theirs = (next(calls[r][found][0] for r in side if r in calls) for side in (odd, others))
+    text = f"before that, at collective {found} of {difference.group}, the ranks made like calls at different lines:"
+    text += f" {named([r for r in odd if r in calls])} at {mine.where}, {named(others)} at {theirs.where}"
+    return [Said(text, (mine.cite, theirs.cite))]
+
+
+def other_group(material: Material, difference: Difference) -> list[Said]:
+    """Where a rank that has not come to a call made one in another group, last, and at the same line."""
+    for here in difference.present.values():
+        for rank in difference.absent:
+            calls = material.dumps[rank].calls
+            there = calls[-1] if calls else None
+            alike = there and here.where and own(there.frames, 9) == own(here.frames, 9)
+            if there and alike and there.group != here.group and there.op == here.op:
+                text = f"at the line where rank {here.rank} called {here.op} of {here.of}"
+                text += f", rank {rank}'s last call is of {there.of}: {call(there)}"
+                return [Said(text, (here.cite, there.cite))]
+    return []
+
+
 def caches(material: Material, odd: list[int], others: list[int]) -> list[Said]:
     """Where some ranks took a graph from a cache and the odd ones did not, or the other way round."""
     said = []
     for rank in odd:
-        mine = {row.kind for row in material.of(rank, "hit", "miss")}
+        mine = {row.key: row for row in material.of(rank, "hit", "miss")}  # the last one of each compile
         for other in others:
-            theirs = {row.kind for row in material.of(other, "hit", "miss")}
-            if len(mine) == len(theirs) == 1 and mine != theirs:
-                one, two = material.of(rank, *mine)[-1], material.of(other, *theirs)[-1]
-                words = {"hit": "took its graphs from a cache", "miss": "did not find them in a cache"}
-                text = f"rank {rank} {words[one.kind]}, rank {other} {words[two.kind]}"
+            theirs = {row.key: row for row in material.of(other, "hit", "miss")}
+            differ = [key for key in mine if key in theirs and mine[key].kind != theirs[key].kind]
+            if differ:
+                one, two = mine[differ[0]], theirs[differ[0]]
+                words = {"hit": "took its code from a cache", "miss": "did not find it in a cache"}
+                text = (
+                    f"for compile [{one.key}], rank {rank} {words[one.kind]}, rank {other} {words[two.kind]}"
+                )
                 said.append(Said(text, (one.cite, two.cite)))
                 break
     return said
@@ -105,6 +145,19 @@ def graphs(material: Material, odd: list[int], others: list[int]) -> list[Said]:
                     text = f"ranks {rank} and {other} have different graphs of compile [{row.text}]"
                     return [Said(text, (mine[row.text].cite, row.cite))]
     return []
+
+
+def _other_graph(material: Material, rank: int, ranks: list[int]) -> Said | None:
+    """Whether all others have the same graphs, and this rank has another one."""
+    held = {r: {row.text: row for row in material.of(r, "graph")} for r in ranks}
+    for text, row in held[rank].items():
+        others = [held[r].get(text) for r in ranks if r != rank]
+        keys = {other.key for other in others if other}
+        if len(others) > 1 and all(others) and len(keys) == 1 and row.key not in keys:
+            whose = named([r for r in ranks if r != rank])
+            said = f"rank {rank} has another graph of compile [{text}] than {whose}, which have the same one"
+            return Said(said, (row.cite, *(other.cite for other in others[:2] if other)))
+    return None
 
 
 def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
@@ -176,5 +229,8 @@ def by_abort(material: Material, rows: list[Row], ranks: list[int]) -> tuple[lis
         said = f"{named(list(calls))} called {call(some)}, all with this size: rank {aborted[0]}'s is another"
         chain.append(Said(said, tuple(one.cite for one in list(calls.values())[:3])))
         return aborted, Said(text, cites), chain
+    alone = [rank for rank in ranks if (told := _other_graph(material, rank, ranks))]
+    if len(alone) == 1 and (told := _other_graph(material, alone[0], ranks)):
+        return alone, Said(text, cites), [*chain, told]
     chain.append(Said("whether the sender or the receiver has the wrong size, this text does not say"))
     return [], Said(text, cites), chain

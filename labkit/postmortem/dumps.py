@@ -107,10 +107,6 @@ def _dump(held: dict, file: str, rank: int | None) -> Dump:
     if dump.calls:
         dump.wrapped = int(held["entries"][0].get("record_id", 0)) > 0
         dump.backend = str(held["entries"][0]["profiling_name"]).partition(":")[0]
-    if "" in members and not {call.group for call in dump.calls} & set(
-        members
-    ):  # gloo has no name for the world
-        dump.members = {call.group: members[""] for call in dump.calls if call.desc == "default_pg"}
     return dump
 
 

@@ -51,7 +51,7 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
     calls = [
         call for dump in material.dumps.values() for call in dump.calls if call.group not in dump.members
     ]
-    groups = sorted({call.desc or call.group for call in calls if call.desc != "default_pg"})
+    groups = sorted({call.of for call in calls if call.desc != "default_pg"})
     if groups:
         who = ", ".join(groups[:6])
         said.append(

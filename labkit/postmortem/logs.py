@@ -24,6 +24,7 @@ FRAME = re.compile(r'^  File "([^"]+)", line (\d{1,9}), in (.+)$')
 NCCL_FRAME = re.compile(r"^#\d+ (.+) from (.+):(\d{1,9})$")
 GUARD = re.compile(r"^\s*- (\d+/\d+): (.+)$")
 PLACE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")  # of gloo's own source
+STORE = re.compile(r"keys: (.+)")
 EXIT = re.compile(r"^  (rank|exitcode|time) +: +(.+)$")
 
 
@@ -111,7 +112,7 @@ class Log:
             if found := pattern.search(line.text):
                 key = (
                     line.compile
-                    if kind in ("begin", "traced", "end")
+                    if kind in ("begin", "traced", "end") or (kind in ("hit", "miss") and line.compile)
                     else next((g for g in found.groups() if g), "")
                 )
                 where = _place(found[1]) if kind == "begin" and found[1] else ""
@@ -181,9 +182,11 @@ class Log:
             frames = tuple(reversed(held.frames))
             held.text = PLACE.sub("", held.text)
             kind = next(
-                (k for k, p in SAID if k in ("gloo", "memory", "watchdog") and p.search(held.text)), "error"
+                (k for k, p in SAID if k in ("gloo", "memory", "watchdog", "store") and p.search(held.text)),
+                "error",
             )
             name = FINAL.match(held.text)
+            key = STORE.search(held.text) if kind == "store" else None
             row = Row(
                 rank,
                 kind,
@@ -191,7 +194,7 @@ class Log:
                 held.line,
                 short(held.text),
                 own(frames),
-                name[1] if name else "",
+                short(key[1], 200) if key else name[1] if name else "",
                 held.time,
                 frames,
             )

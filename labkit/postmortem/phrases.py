@@ -16,6 +16,7 @@ SAID = [
         ("gloo", r"(Received data size doesn't match expected size)"),
         ("gloo", r"(Connection closed by peer|Connection reset by peer)"),
         ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
+        ("store", r"wait timeout after \d+ms, keys: (.+)"),
         ("memory", r"(CUDA out of memory|OutOfMemoryError|oom-kill|Out of memory: Killed)"),
         ("memory", r"(DefaultCPUAllocator: can't allocate)"),
         ("abort", r"(Fatal Python error: .*|terminate called after throwing.*)"),
@@ -30,5 +31,5 @@ SAID = [
 ]  # fmt: skip
 QUICK = re.compile(
     r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
-    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)"
+    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|wait timeout|what\(\)"
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from labkit.postmortem.material import Material
-from labkit.postmortem.rows import Row, is_own
+from labkit.postmortem.rows import Row, is_own, short
 
 __all__ = ["Said", "State", "compiles", "deaths", "doing", "open_compile", "seconds", "states"]
 
@@ -130,6 +130,9 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
         )
     if waits:
         return State("waiting", waits)
+    for row in material.of(rank, "store"):
+        where = f", at {row.where}" if row.where else ""
+        return State("waiting", Said(f"waits for a key of the store: {row.key}{where}", (row.cite,)))
     for row in material.of(rank, "gloo", "watchdog"):
         if WAITS.search(row.text):
             where = f", at {row.where}" if row.where else ""
@@ -169,6 +172,9 @@ def doing(material: Material, rank: int, others: list[int], timeout_ms: int) -> 
         where = f" at {row.where}" if row.where else ""
         found.append(Said(f"rank {rank} ended: {row.text}{where}", (row.cite,)))
     found += _compile_story(material, rank, others, timeout_ms)
+    for row in material.of(rank, "gloo", "store")[:1]:
+        if row.where and (row.kind == "store" or WAITS.search(row.text)):
+            found.append(Said(f"rank {rank} waited at {row.where}: {short(row.text, 120)}", (row.cite,)))
     stacks = material.of(rank, "stack")
     if stacks:
         row = stacks[-1]

@@ -33,7 +33,7 @@ class Frame:
 class Row:
     """One piece of evidence.
 
-    `kind` is begin, traced or end (of a compile), recompile, limit, break, hit or miss (of a cache; `key` is its key),
+    `kind` is begin, traced or end (of a compile), recompile, limit, break, hit or miss (of a cache),
     graph (`key` is its digest), watchdog, gloo, error, memory, abort, exit or stack. `file` and `line` say where it
     stands, `where` the program's own line, `key` what identifies it, `time` the time as it is printed there.
     """
@@ -87,6 +87,11 @@ class Call:
     def where(self) -> str:
         """The program's own line that made the call, '' where the record has none."""
         return own(self.frames)
+
+    @property
+    def of(self) -> str:
+        """The group in words: its description, or its name where it has none."""
+        return self.desc if self.desc not in ("", "undefined") else f"group {self.group}"
 
     @property
     def compiled(self) -> bool:

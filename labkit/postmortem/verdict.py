@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.postmortem import clues, gaps, schedule
+from labkit.postmortem import clues, gaps, making, schedule
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
@@ -59,6 +59,8 @@ def judge(material: Material) -> Verdict:
         verdict = _difference(material, way, ranks)
     elif sizes := [row for row in material.rows if row.kind == "gloo" and "Received data size" in row.text]:
         verdict = Verdict("difference", *clues.by_abort(material, sizes, ranks))
+    elif found_apart := making.apart(material):
+        verdict = Verdict("difference", *found_apart)
     else:
         verdict = _none(material, ranks, by_rank)
     verdict.states = by_rank
@@ -157,7 +159,8 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
                 _cites(earlier),
             )
         )
-    chain += clues.likely(material, difference)
+    chain += clues.likely(material, difference) + clues.lines(material, difference)
+    chain += clues.other_group(material, difference)
     for rank in dict.fromkeys([*(odd or sorted(difference.present)[:2]), *difference.absent[:3]]):
         told = doing(material, rank, others or sorted(set(ranks) - {rank}), some.timeout_ms)
         if rank in difference.absent and not told:
@@ -194,8 +197,10 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     for rank in sorted({r for side in sides for r in side}):
         if not odd and (said := clues.unlike(material, way, rank)):
             odd, why = [rank], [said]
+    within = {r for side in sides for r in side}
     places = " and ".join(
-        f"{clues.named(side)} in {clues.place(d)}" for side, d in zip(sides, way, strict=True)
+        f"{clues.named(side)} in {clues.place(d)}, for {clues.named([r for r in d.absent if r in within])}"
+        for side, d in zip(sides, way, strict=True)
     )
     text = f"ranks wait for each other in different groups: {places}"
     text += (
@@ -221,6 +226,9 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
             (c for r in waits if r in material.dumps for c in material.dumps[r].calls if c.open), None
         )
         at = f" in {clues.call(call)}" if call else ""
+        keys = {row.key for r in waits for row in material.of(r, "store")[-1:]}
+        if not call and len(keys) == 1 and all(material.of(r, "store") for r in waits):
+            at = f" for the key {keys.pop()} of the store"
         cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
         text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
         chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waits[:6]]

@@ -73,7 +73,9 @@ def test_a_cache_that_hits_on_one_rank_only(tmp_path):
     for rank, what in ((0, "hit"), (1, "miss")):
         (tmp_path / f"log_{rank}.txt").write_text(CACHE.format(rank=rank, what=what))
     found, _ = told(tmp_path)
-    assert "rank 1 did not find them in a cache, rank 0 took its graphs from a cache" in said(found)
+    assert "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache" in said(
+        found
+    )
     (tmp_path / "log_1.txt").write_text(CACHE.format(rank=1, what="hit"))
     assert "cache" not in said(told(tmp_path)[0])
 
