@@ -34,7 +34,8 @@ def call(call: Call) -> str:
 
 def place(difference: Difference) -> str:
     """The number of a difference and its group."""
-    return f"collective {difference.seq} of {difference.group}"
+    what = "message" if difference.group.p2p else "collective"
+    return f"{what} {difference.seq} of {difference.group}"
 
 
 def named(ranks: list[int]) -> str:

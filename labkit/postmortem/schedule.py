@@ -16,12 +16,16 @@ UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
 
 @dataclass(slots=True)
 class Group:
-    """A process group: its calls by rank and number. `members` is None where the record has none (gloo)."""
+    """A process group, or the messages of a pair in it: its calls by rank and number.
+
+    `members` is None where the record has none (gloo).
+    """
 
     name: str
     desc: str
     members: tuple[int, ...] | None
     calls: dict[int, dict[int, list[Call]]] = field(default_factory=dict)
+    p2p: bool = False  # messages from the first member to the second
 
     def __str__(self) -> str:
         return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
@@ -32,7 +36,8 @@ class Difference:
     """The first number of a group at which its ranks differ.
 
     `present` has the calls of the ranks that made one, `absent` the ranks whose record has none, `unseen` those without
-    a record; `kinds` are the ranks by what they called, most first; `what` says what differs.
+    a record; `kinds` are the ranks by what they called, most first; `what` says what differs: missing, operation, size,
+    dtype, or order, where those of `absent` have made the call, too, but later than one that waits.
     """
 
     group: Group
@@ -155,4 +160,4 @@ def root(found: list[Difference], dumps: Mapping[int, Dump]) -> tuple[list[Diffe
 
 def _waits(dump: Dump, difference: Difference, rank: int) -> bool:
     call = difference.present.get(rank)
-    return call is not None and (call.open or call is [c for c in dump.calls if not c.p2p][-1])
+    return call is not None and (call.open or call in [c for c in dump.calls if not c.p2p][-1:])

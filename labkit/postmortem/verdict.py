@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.postmortem import clues, gaps, making, schedule
+from labkit.postmortem import clues, gaps, making, schedule, waits
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
@@ -46,8 +46,10 @@ def judge(material: Material) -> Verdict:
     """
     ranks = material.ranks()
     found = schedule.differences(material.dumps, ranks)
-    found = [d for d in found if not _moments(d, material)]
+    found = [d for d in found + waits.messages(material.dumps) if not _moments(d, material)]
     way, circle = schedule.root(found, material.dumps)
+    if not circle and (crossed := waits.crossed(found, material.dumps)):
+        way, circle = crossed, True
     waiting = _waiting(material, found)
     by_rank = states(material, ranks, waiting)
     dead = {rank: rows for rank in ranks if (rows := deaths(material, rank))}
@@ -88,7 +90,7 @@ def _waiting(material: Material, found: list[Difference]) -> dict[int, Said]:
     for difference in found:
         for rank, call in difference.present.items():
             calls = [c for c in material.dumps[rank].calls if not c.p2p]
-            if call is calls[-1] and material.dumps[rank].backend == "gloo":  # its state says nothing
+            if call in calls[-1:] and material.dumps[rank].backend == "gloo":  # its state says nothing
                 said.setdefault(rank, Said(f"its last call is {clues.call(call)}", (call.cite,)))
     return said
 
@@ -189,6 +191,7 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
         sorted(set(d.present) & {r for other in way if other is not d for r in other.absent}) for d in way
     ]
     chain = [said for difference in way for said in _those(difference)]
+    chain += [said for difference in way if difference.what == "order" for said in _late(difference, way)]
     odd: list[int] = []
     why: list[Said] = []
     order = sorted(range(len(way)), key=lambda i: len(sides[i]))
@@ -218,27 +221,39 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     return Verdict("circle", everybody, head, chain, difference=difference)
 
 
+def _late(difference: Difference, way: list[Difference]) -> list[Said]:
+    """Which ranks made the call, too, and after which other one."""
+    said = []
+    for rank in difference.absent:
+        before = next((other.present[rank] for other in way if rank in other.present), None)
+        mine = difference.group.calls[rank][difference.seq][0]
+        if before:
+            text = f"rank {rank} made {clues.place(difference)}, too, at {mine.where}, but after {clues.call(before)}"
+            said.append(Said(text + ", which has not ended", (mine.cite, before.cite)))
+    return said
+
+
 def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Verdict:
-    waits = [r for r in ranks if by_rank[r].name == "waiting"]
-    others = [r for r in ranks if r not in waits]
-    if waits:
+    waiting = [r for r in ranks if by_rank[r].name == "waiting"]
+    others = [r for r in ranks if r not in waiting]
+    if waiting:
         call = next(
-            (c for r in waits if r in material.dumps for c in material.dumps[r].calls if c.open), None
+            (c for r in waiting if r in material.dumps for c in material.dumps[r].calls if c.open), None
         )
         at = f" in {clues.call(call)}" if call else ""
-        keys = {row.key for r in waits for row in material.of(r, "store")[-1:]}
-        if not call and len(keys) == 1 and all(material.of(r, "store") for r in waits):
+        keys = {row.key for r in waiting for row in material.of(r, "store")[-1:]}
+        if not call and len(keys) == 1 and all(material.of(r, "store") for r in waiting):
             at = f" for the key {keys.pop()} of the store"
-        cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
-        text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
-        chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waits[:6]]
+        cites = tuple(by_rank[r].said.evidence[0] for r in waiting[:3] if by_rank[r].said.evidence)
+        text = f"{clues.named(waiting)} wait{'s' if len(waiting) == 1 else ''}{at}"
+        chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waiting[:6]]
         busy = [
             r
             for r in others
             if by_rank[r].name in ("compiling", "elsewhere", "dead") or open_compile(material, r)
         ]
         for rank in busy[:8]:
-            chain += doing(material, rank, waits, call.timeout_ms if call else 0)
+            chain += doing(material, rank, waiting, call.timeout_ms if call else 0)
         if busy:
             return Verdict(
                 "waiting", busy, Said(f"{text}, and {clues.named(busy)} did something else", cites), chain
