@@ -28,7 +28,7 @@ __all__ = [
 
 def call(call: Call) -> str:
     """A call in words: what, its number, its group and its line."""
-    by = ", by a compiled graph" if call.compiled else ""
+    by = f", by {call.by}" if call.by else ""
     return f"{call} number {call.seq} of {call.of}" + (f" at {call.where}" if call.where else "") + by
 
 

@@ -15,6 +15,7 @@ SAID = [
         ("watchdog", r"failure detected by watchdog at work sequence id: (\d+)"),
         ("gloo", r"(Received data size doesn't match expected size)"),
         ("gloo", r"(Connection closed by peer|Connection reset by peer)"),
+        ("gloo", r"(Gloo connectFullMesh failed)"),
         ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
         ("store", r"wait timeout after \d+ms, keys: (.+)"),
         ("memory", r"(CUDA out of memory|OutOfMemoryError|oom-kill|Out of memory: Killed)"),
@@ -31,5 +32,5 @@ SAID = [
 ]  # fmt: skip
 QUICK = re.compile(
     r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
-    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|wait timeout|what\(\)"
+    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|wait timeout|connectFullMesh|what\(\)"
 )

@@ -15,6 +15,7 @@ __all__ = ["Said", "State", "compiles", "deaths", "doing", "open_compile", "seco
 FOLLOWS = re.compile(
     r"DistBackendError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError"
     r"|NCCL|gloo|TCPStore|Broken pipe|monitoredBarrier|ProcessRaisedException|ProcessExitedException|wait timeout"
+    r"|connectFullMesh"
 )
 ENDED_BY_LAUNCHER = ("-15", "143")
 WAITS = re.compile(r"Timed out waiting|Watchdog caught|Operation timed out|failure detected by watchdog")

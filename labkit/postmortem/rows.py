@@ -14,6 +14,7 @@ FOREIGN = re.compile(
 GENERATED = re.compile(
     r"^<eval_with_key>|torchinductor_|(^|/)c[a-z0-9]{50,}\.py$|_functorch/_aot_autograd|_inductor/"
 )
+COMPILES = re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx")
 LONGEST = 400
 
 
@@ -94,9 +95,11 @@ class Call:
         return self.desc if self.desc not in ("", "undefined") else f"group {self.group}"
 
     @property
-    def compiled(self) -> bool:
-        """Whether a compiled graph made the call."""
-        return any(GENERATED.search(frame.file) for frame in self.frames)
+    def by(self) -> str:
+        """What made the call: 'the compiler', 'a compiled graph', or '' for the program."""
+        if any(COMPILES.search(frame.file) for frame in self.frames):
+            return "the compiler"
+        return "a compiled graph" if any(GENERATED.search(frame.file) for frame in self.frames) else ""
 
     def __str__(self) -> str:
         sizes = ", ".join(str(list(size)) for size in self.inputs[:3]) + (
