@@ -29,11 +29,15 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(slots=True)
 class Material:
-    """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for."""
+    """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for.
+
+    `older` has the records that may be of an earlier moment than the others: they are compared with none.
+    """
 
     reads: list[Read] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     dumps: dict[int, Dump] = field(default_factory=dict)
+    older: dict[int, Dump] = field(default_factory=dict)
     last: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank: where its log ends, and when
 
     def of(self, rank: int, *kinds: str) -> list[Row]:
@@ -42,10 +46,9 @@ class Material:
 
     def ranks(self) -> list[int]:
         """Every rank that a file or a group names."""
-        named = {row.rank for row in self.rows if row.rank is not None} | set(self.dumps) | set(self.last)
-        named |= {
-            rank for dump in self.dumps.values() for members in dump.members.values() for rank in members
-        }
+        records = self.dumps | self.older
+        named = {row.rank for row in self.rows if row.rank is not None} | set(records) | set(self.last)
+        named |= {rank for dump in records.values() for members in dump.members.values() for rank in members}
         named |= {read.rank for read in self.reads if read.rank is not None and read.kind}
         return sorted(named)
 

@@ -197,7 +197,7 @@ def _compile_story(material: Material, rank: int, others: list[int], timeout_ms:
                 found.append(Said(said, (begin.cite, end.cite if end else "")))
                 told = begin
     if told is None:
-        return found
+        return found + _alone(material, rank, others)
     if guards := [row for row in material.of(rank, "recompile") if row.key == told.key]:
         row = guards[-1]
         found.append(Said(f"it compiled again because a guard failed: {row.text}", (row.cite,)))
@@ -213,6 +213,18 @@ def _compile_story(material: Material, rank: int, others: list[int], timeout_ms:
                 found.append(Said(said, (pair[0].cite, pair[1].cite)))
                 break
     return found
+
+
+def _alone(material: Material, rank: int, others: list[int]) -> list[Said]:
+    """The last compile of a rank, where no other rank that has a log of compiles made it."""
+    begun = compiles(material, rank)
+    known = [other for other in others if material.of(other, "begin")]
+    if not begun or not known or any(_has(material, other, begun[-1][0].key) for other in known):
+        return []
+    row = begun[-1][0]
+    said = f"rank {rank}'s last compile is [{row.key}] {row.where}, which {'rank' if len(known) == 1 else 'ranks'}"
+    cites = (row.cite, *(material.of(other, "begin")[-1].cite for other in known[:3]))
+    return [Said(f"{said} {spell(known)} did not make, in what is here", cites)]
 
 
 def _has(material: Material, rank: int, key: str) -> bool:

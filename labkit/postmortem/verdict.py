@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from labkit.postmortem import clues, gaps, schedule
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
+from labkit.postmortem.rows import Call
 from labkit.postmortem.schedule import Difference
 
 __all__ = ["Verdict", "judge"]
@@ -45,8 +46,7 @@ def judge(material: Material) -> Verdict:
         The verdict; where the material does not reach, it says so in `unknown`.
     """
     ranks = material.ranks()
-    found = schedule.differences(material.dumps, ranks)
-    found = [d for d in found if not _moments(d, material)]
+    found = _found(material, ranks)
     way, circle = schedule.root(found, material.dumps)
     waiting = _waiting(material, found)
     by_rank = states(material, ranks, waiting)
@@ -64,6 +64,17 @@ def judge(material: Material) -> Verdict:
     verdict.states = by_rank
     verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
     return verdict
+
+
+def _found(material: Material, ranks: list[int]) -> list[Difference]:
+    """The differences of the records; those that may be of an earlier moment are set aside first."""
+    while True:
+        found = [d for d in schedule.differences(material.dumps, ranks) if not _moments(d, material)]
+        older = schedule.older(found, material.dumps)
+        if not older:
+            return found
+        for rank in older:
+            material.older[rank] = material.dumps.pop(rank)
 
 
 def _moments(difference: Difference, material: Material) -> bool:
@@ -213,13 +224,22 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     return Verdict("circle", everybody, head, chain, difference=difference)
 
 
+def _awaited(material: Material, waits: list[int], by_rank: dict[int, State]) -> Call | None:
+    """The call that ranks wait in: an open one, or the last one of all of them, where their errors are at its line."""
+    held = {r: [c for c in material.dumps[r].calls if not c.p2p] for r in waits if r in material.dumps}
+    if call := next((c for calls in held.values() for c in calls if c.open), None):
+        return call
+    last = {r: calls[-1] for r, calls in held.items() if calls}
+    alike = len({(c.group, c.seq, schedule.likeness([c])) for c in last.values()}) == 1
+    there = all(c.where and c.where.partition(" < ")[0] in by_rank[r].said.text for r, c in last.items())
+    return next(iter(last.values())) if alike and there else None
+
+
 def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Verdict:
     waits = [r for r in ranks if by_rank[r].name == "waiting"]
     others = [r for r in ranks if r not in waits]
     if waits:
-        call = next(
-            (c for r in waits if r in material.dumps for c in material.dumps[r].calls if c.open), None
-        )
+        call = _awaited(material, waits, by_rank)
         at = f" in {clues.call(call)}" if call else ""
         cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
         text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
@@ -231,12 +251,20 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         ]
         for rank in busy[:8]:
             chain += doing(material, rank, waits, call.timeout_ms if call else 0)
+        chain += clues.graphs(material, others, waits)
         if busy:
             return Verdict(
                 "waiting", busy, Said(f"{text}, and {clues.named(busy)} did something else", cites), chain
             )
         if others:
-            text += f"; what {clues.named(others)} did, nothing here says"
+            told = [r for r in others if by_rank[r].name in ("cut off", "elsewhere")]
+            for rank in told[:8]:
+                chain.append(Said(f"rank {rank}: {by_rank[rank].said.text}", by_rank[rank].said.evidence))
+                chain += doing(material, rank, waits, call.timeout_ms if call else 0)
+            if silent := [r for r in others if r not in told]:
+                text += f"; what {clues.named(silent)} did, nothing here says"
+            else:
+                text += f"; what {clues.named(told)} called, no record shows"
             return Verdict("waiting", others, Said(text, cites), chain)
         differing, named = clues.watchdogs(material)
         if named:
