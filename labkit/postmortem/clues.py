@@ -6,11 +6,12 @@ import re
 
 from labkit.postmortem import schedule
 from labkit.postmortem.material import Material
-from labkit.postmortem.ranks import Said, doing, spell
+from labkit.postmortem.ranks import Said, State, doing, spell
 from labkit.postmortem.rows import Call, Row, own
 from labkit.postmortem.schedule import Difference
 
 __all__ = [
+    "awaited",
     "by_abort",
     "caches",
     "call",
@@ -19,6 +20,9 @@ __all__ = [
     "likely",
     "named",
     "place",
+    "places",
+    "strangers",
+    "strays",
     "unlike",
     "watchdogs",
 ]
@@ -125,6 +129,49 @@ def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
             text += f", and rank {rank} called {mine.op} at {mine.where}"
             return Said(text, (mine.cite, peers[0].cite))
     return None
+
+
+def strangers(material: Material) -> list[Said]:
+    """Calls in a group that the rank is not in, of which torch warns: such a call does nothing."""
+    said: dict[int, Said] = {}
+    for row in material.rows:
+        if row.kind == "stranger" and row.rank is not None:
+            text = f"rank {row.rank} called {row.key} in a group that it is not in, and so did nothing there"
+            said.setdefault(row.rank, Said(text, (row.cite,)))
+    return list(said.values())[:8]
+
+
+def strays(material: Material) -> list[Said]:
+    """Stacks of processes of which nothing says which rank they are."""
+    rows = [row for row in material.rows if row.kind == "stack" and row.rank is None and row.key]
+    said = []
+    for row in rows[:8]:
+        what = f"{row.text}, at " if row.text != "elsewhere" else "at "
+        text = f"process {row.key}, of which nothing says the rank, is {what}{row.where or row.frames[0]}"
+        said.append(Said(text, (row.cite,)))
+    return said
+
+
+def awaited(material: Material, waits: list[int], by_rank: dict[int, State]) -> Call | None:
+    """The call that ranks wait in: an open one, or the last one of all of them, where their errors are at its line."""
+    held = {r: [c for c in material.dumps[r].calls if not c.p2p] for r in waits if r in material.dumps}
+    if call := next((c for calls in held.values() for c in calls if c.open), None):
+        return call
+    last = {r: calls[-1] for r, calls in held.items() if calls}
+    alike = len({(c.group, c.seq, schedule.likeness([c])) for c in last.values()}) == 1
+    there = all(c.where and c.where.partition(" < ")[0] in by_rank[r].said.text for r, c in last.items())
+    return next(iter(last.values())) if alike and there else None
+
+
+def places(waits: list[int], by_rank: dict[int, State]) -> dict[str, list[int]]:
+    """The lines at which ranks wait, each with its ranks; empty where one of them is not known."""
+    places: dict[str, list[int]] = {}
+    for rank in waits:
+        place = by_rank[rank].said.text.removesuffix(", by a compiled graph").rpartition(" at ")[2]
+        if ".py:" not in place.partition(" in ")[0]:
+            return {}
+        places.setdefault(place, []).append(rank)
+    return places
 
 
 def watchdogs(material: Material) -> tuple[list[int], list[Said]]:

@@ -99,7 +99,8 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
             material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
         done += path.stat().st_size
     progress(total, total, "")
-    material.rows = [_by_pid(row, pids) for row in material.rows]
+    _processes(material, pids)
+    _fatal(material)
     return material
 
 
@@ -213,10 +214,40 @@ def _take(read: logs.Log | structured.Trace, to: Material, pids: dict[str, int])
             to.last[rank] = (f"{read.file}:{line}", time)
 
 
-def _by_pid(row: Row, pids: dict[str, int]) -> Row:
-    """A stack of py-spy names a process; which rank that is, a log says."""
-    whose = pids.get(row.key) if row.kind == "stack" and row.key else None
-    return row if whose is None else replace(row, rank=whose)
+def _processes(to: Material, pids: dict[str, int]) -> None:
+    """A stack of py-spy names a process, its file often, too: which rank that is, a log says, or nothing."""
+    ended = [row.key for row in to.rows if row.kind == "process"]
+    spied = {(row.file, row.key) for row in to.rows if row.kind == "stack" and row.key}
+    for read in to.reads:
+        if (read.file, str(read.rank)) in spied:
+            read.rank = None
+    for at, row in enumerate(to.rows):
+        if row.kind == "stack" and row.key == str(row.rank):
+            to.rows[at] = replace(row, rank=None)
+    if ended and len(set(ended)) == len(ended) and set(to.ranks()) <= set(range(len(ended))):
+        pids = (
+            dict(zip(ended, range(len(ended)), strict=True)) | pids
+        )  # torchrun ends them by their local rank
+    for at, row in enumerate(to.rows):
+        if row.kind == "stack" and row.key in pids:
+            to.rows[at] = replace(row, rank=pids[row.key])
+
+
+def _fatal(to: Material) -> None:
+    """The text of an abort has no rank in a log of all ranks: where one rank alone ended by that signal, it is its."""
+    for text, code in (("Aborted", "-6"), ("Segmentation fault", "-11"), ("Bus error", "-7")):
+        ends = [row for row in to.rows if row.kind == "abort" and row.text == f"Fatal Python error: {text}"]
+        ranks = {row.rank for row in to.rows if row.kind == "exit" and row.key == code}
+        if len(ends) != 1 or ends[0].rank is not None or len(ranks) != 1:
+            continue
+        end, found = ends[0], False
+        for at, row in enumerate(to.rows):
+            if row.rank is not None or row.file != end.file or row.line < end.line - 4:
+                continue
+            stack = row.kind == "stack" and not row.key and not found and row.line > end.line
+            found = found or stack
+            if stack or (row.kind in ("abort", "gloo") and row.line <= end.line):
+                to.rows[at] = replace(row, rank=next(iter(ranks)))
 
 
 def _counts(read: logs.Log | structured.Trace) -> str:

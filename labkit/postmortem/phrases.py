@@ -18,17 +18,21 @@ SAID = [
         ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
         ("memory", r"(CUDA out of memory|OutOfMemoryError|oom-kill|Out of memory: Killed)"),
         ("memory", r"(DefaultCPUAllocator: can't allocate)"),
-        ("abort", r"(Fatal Python error: .*|terminate called after throwing.*)"),
+        ("abort", r"(Fatal Python error: .*|terminate called .*)"),
         ("limit", r"(torch\._dynamo hit config\.(?:recompile|cache_size|accumulated_\w+)_?limit.*)"),
         ("begin", r"Step 1: torchdynamo start tracing (.+)|Step 2: calling compiler function ()"),
         ("traced", r"Step 1: torchdynamo done tracing ()"),
         ("end", r"Step 2: done compiler function ()|put_code_state()"),
         ("hit", r"(?:fx graph|AOTAutograd) cache hit for key (\S+)"),
         ("miss", r"(?:fx graph|AOTAutograd) cache miss for key (\S+)"),
+        ("stranger", r"Running (\w+) on global rank \d+ which does not belong to the given group"),
+        ("outside", r"(Received \d+ death signal, shutting down workers|slurmstepd: error: \*\*\* .* CANCELLED AT .*)"),
+        ("process", r"Sending process (\d+) closing signal"),
         ("break", r"Graph break (?:in user code at|from user code at:?|\(.*\):?) ?(.*)"),
     )
 ]  # fmt: skip
 QUICK = re.compile(
     r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
-    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)"
+    r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)|does not belong"
+    r"|death signal|CANCELLED|closing signal"
 )

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 from labkit.postmortem import clues, gaps, schedule
 from labkit.postmortem.material import Material
-from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
-from labkit.postmortem.rows import Call
+from labkit.postmortem.ranks import Said, State, deaths, doing, during, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
 
 __all__ = ["Verdict", "judge"]
 
-FAULTS = ("error", "gloo", "watchdog", "abort", "memory")
+FAULTS = ("error", "thread", "gloo", "watchdog", "abort", "memory")
 
 
 @dataclass(slots=True)
@@ -61,6 +60,9 @@ def judge(material: Material) -> Verdict:
         verdict = Verdict("difference", *clues.by_abort(material, sizes, ranks))
     else:
         verdict = _none(material, ranks, by_rank)
+    if verdict.kind not in ("dead", "nothing wrong"):
+        verdict.chain[:0] = clues.strangers(material)
+        verdict.chain += clues.strays(material)
     verdict.states = by_rank
     verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
     return verdict
@@ -119,6 +121,8 @@ def _dead(material: Material, dead: dict[int, list], way: list[Difference]) -> V
     for difference in way[-1:]:
         if set(difference.absent) & set(ranks):
             chain += _those(difference)
+    for rank in ranks[:4]:
+        chain += during(material, rank, [r for r in material.ranks() if r not in ranks], 0)
     for rank in material.ranks():
         lost = [r for r in material.of(rank, "gloo") if "Connection" in r.text]
         if rank not in dead and lost:
@@ -224,23 +228,13 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     return Verdict("circle", everybody, head, chain, difference=difference)
 
 
-def _awaited(material: Material, waits: list[int], by_rank: dict[int, State]) -> Call | None:
-    """The call that ranks wait in: an open one, or the last one of all of them, where their errors are at its line."""
-    held = {r: [c for c in material.dumps[r].calls if not c.p2p] for r in waits if r in material.dumps}
-    if call := next((c for calls in held.values() for c in calls if c.open), None):
-        return call
-    last = {r: calls[-1] for r, calls in held.items() if calls}
-    alike = len({(c.group, c.seq, schedule.likeness([c])) for c in last.values()}) == 1
-    there = all(c.where and c.where.partition(" < ")[0] in by_rank[r].said.text for r, c in last.items())
-    return next(iter(last.values())) if alike and there else None
-
-
 def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Verdict:
     waits = [r for r in ranks if by_rank[r].name == "waiting"]
     others = [r for r in ranks if r not in waits]
     if waits:
-        call = _awaited(material, waits, by_rank)
-        at = f" in {clues.call(call)}" if call else ""
+        call = clues.awaited(material, waits, by_rank)
+        places = clues.places(waits, by_rank)
+        at = f" in {clues.call(call)}" if call and len(places) < 2 else ""
         cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
         text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
         chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waits[:6]]
@@ -270,10 +264,20 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         if named:
             text = "the watchdogs name different calls under one number; the group is not in that line"
             return Verdict("difference", differing, Said(text, named[0].evidence), named)
+        if len(places) > 1:
+            sides = sorted(places.items(), key=lambda side: len(side[1]))
+            text = "all ranks wait, not at one place: "
+            text += "; ".join(f"{clues.named(side)} at {at}" for at, side in sides[:6])
+            odd = sides[0][1] if len(sides[0][1]) < len(sides[1][1]) else []
+            for rank in waits[:6]:
+                chain += doing(material, rank, [r for r in waits if r != rank], 0)
+            return Verdict("waiting", odd or waits, Said(text, cites), chain)
         text = f"all ranks{at} wait, and no record shows one that is not there"
         text += ": a rank without files, the link, or a wait for something else"
         return Verdict("cannot tell", [], Said(text, cites), chain)
-    bad = [row for row in material.rows if row.kind in FAULTS and "ChildFailedError" not in row.text]
+    outside = next((row for row in material.rows if row.kind == "outside"), None)
+    mute = ("ChildFailedError", "SignalException") if outside else ("ChildFailedError",)
+    bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]
     if bad:
         chain = [
             Said(f"rank {row.rank if row.rank is not None else '?'}: {row.text}", (row.cite,))
@@ -296,7 +300,15 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         text = f"nothing is wrong in what is here: {len(material.dumps)} records with {total} calls agree"
         opened = any(call.open for dump in material.dumps.values() for call in dump.calls)
         text += "" if opened else ", and none is open"
-        return Verdict(
-            "nothing wrong", [], Said(text, tuple(dump.file for dump in list(material.dumps.values())[:3]))
-        )
-    return Verdict("cannot tell", [], Said("no failure and no comparison of ranks is in what is here"))
+        chain = [
+            Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence)
+            for r in ranks[:8]
+            if by_rank[r].name == "elsewhere"
+        ]
+        if outside:
+            chain.insert(0, Said(f"the job was ended from outside: {outside.text}", (outside.cite,)))
+        cites = tuple(dump.file for dump in list(material.dumps.values())[:3])
+        return Verdict("nothing wrong", [], Said(text, cites), chain)
+    text = "no failure and no comparison of ranks is in what is here"
+    ended = [Said(f"the job was ended from outside: {outside.text}", (outside.cite,))] if outside else []
+    return Verdict("cannot tell", [], Said(text), ended)
