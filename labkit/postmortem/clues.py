@@ -21,6 +21,7 @@ __all__ = [
     "named",
     "place",
     "places",
+    "quiet",
     "strangers",
     "strays",
     "unlike",
@@ -32,7 +33,7 @@ def call(call: Call) -> str:
     """A call in words: what, its number, its group and its line."""
     by = ", by a compiled graph" if call.compiled else ""
     return (
-        f"{call} number {call.seq} of {call.desc or call.group}"
+        f"{call} number {call.seq} of {schedule.title(call.group, call.desc)}"
         + (f" at {call.where}" if call.where else "")
         + by
     )
@@ -172,6 +173,23 @@ def places(waits: list[int], by_rank: dict[int, State]) -> dict[str, list[int]]:
             return {}
         places.setdefault(place, []).append(rank)
     return places
+
+
+def quiet(
+    material: Material, cut: list[int], quiet: list[int], by_rank: dict[int, State]
+) -> tuple[Said, list[Said]]:
+    """Ranks that lost their connection, and others that left neither an error nor a stack."""
+    call_ = awaited(material, cut, by_rank)
+    text = f"{named(cut)} lost the connection" + (f" in {call(call_)}" if call_ else "")
+    text += f"; how {named(quiet)} ended, nothing here says"
+    chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in cut[:6]]
+    exits = {row.rank: row for row in material.rows if row.kind == "exit"}
+    if exits and not set(exits) & set(quiet):
+        said = f"{named(quiet)} {'is' if len(quiet) == 1 else 'are'} not in the launcher's table of failures"
+        chain.append(
+            Said(f"{said}: exit code 0, or another node", tuple(row.cite for row in list(exits.values())[:3]))
+        )
+    return Said(text, tuple(by_rank[r].said.evidence[0] for r in cut[:3])), chain
 
 
 def watchdogs(material: Material) -> tuple[list[int], list[Said]]:

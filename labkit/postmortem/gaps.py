@@ -6,6 +6,7 @@ import re
 
 from labkit.postmortem.clues import call, named
 from labkit.postmortem.material import Material
+from labkit.postmortem.schedule import title
 
 __all__ = ["gaps"]
 
@@ -57,7 +58,7 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
     calls = [
         made for dump in material.dumps.values() for made in dump.calls if made.group not in dump.members
     ]
-    groups = sorted({made.desc or made.group for made in calls if made.desc != "default_pg"})
+    groups = sorted({title(made.group, made.desc) for made in calls if made.desc != "default_pg"})
     if groups:
         who = ", ".join(groups[:6])
         said.append(

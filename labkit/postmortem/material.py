@@ -23,6 +23,9 @@ NAMED = (
     re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$"),
     re.compile(r"(?:^|/)[^/]*?[_.-](\d+)(?:\.[a-z]\w*)?$", re.I),
 )
+JOB = re.compile(
+    r"(?:^|/)(?:slurm-\d+[^/]*|[^/]*[_.-]\d{4,}\.(?:out|err|log))$", re.I
+)  # Slurm's names: `%x-%j.out`
 MOST_RANKS = 65_536
 Progress = Callable[[int, int, str], None]
 
@@ -60,8 +63,10 @@ def rank_of(path: str) -> int | None:
     (3, 2)
     >>> rank_of("nccl_trace_rank_12"), rank_of("trace_7"), rank_of("stacks_1.txt"), rank_of("launcher.log")
     (12, 7, 1, None)
+    >>> rank_of("slurm-77.out"), rank_of("train-123456.out")
+    (None, None)
     """
-    for pattern in NAMED:
+    for pattern in NAMED[:2] if JOB.search(path) else NAMED:
         if (found := pattern.search(path)) and int(found[1]) < MOST_RANKS:
             return int(found[1])
     return None

@@ -164,10 +164,9 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
     if exits := material.of(rank, "exit"):
         by = "the launcher ended it: " if exits[-1].key in ENDED_BY_LAUNCHER else ""
         return State("ended", Said(by + exits[-1].text, (exits[-1].cite,)))
-    if rank in material.dumps or rank in material.last:
-        cite, time = material.last.get(
-            rank, (material.dumps[rank].file if rank in material.dumps else "", "")
-        )
+    record = material.dumps.get(rank) or material.older.get(rank)
+    if record or rank in material.last:
+        cite, time = material.last.get(rank, (record.file if record else "", ""))
         return State(
             "unknown", Said(f"what is here ends {f'at {time}' if time else 'without a fault'}", (cite,))
         )
@@ -208,6 +207,7 @@ def during(material: Material, rank: int, others: list[int], timeout_ms: int) ->
         row = stacks[-1]
         what = {"compiling": "compiles", "exiting": "was at its exit", "elsewhere": "was in the program"}
         said = what.get(row.text, row.text.replace("waiting", "waits"))
+        said = said if row.where or row.text != "elsewhere" else "was in code that is not the program's"
         said = f"waits {said}" if said.startswith("in ") else said
         found.append(Said(f"rank {rank} {said}: {row.where or row.frames[0]}", (row.cite,)))
     for row in [row for row in material.of(rank, "stack") if row.text == WORKS][:2]:

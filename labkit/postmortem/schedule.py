@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 
 from labkit.postmortem.rows import Call, Dump
 
-__all__ = ["Difference", "Group", "differences", "groups", "likeness", "older", "root"]
+__all__ = ["Difference", "Group", "differences", "groups", "likeness", "older", "root", "title"]
 
 # calls in which the ranks' sizes may differ by right
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
+
+
+def title(name: str, desc: str) -> str:
+    """What a group is called: its description, or its name, where it has none.
+
+    >>> title("0", "default_pg"), title("2", "undefined")
+    ('default_pg', 'group 2')
+    """
+    return desc if desc and desc != "undefined" else f"group {name}"
 
 
 @dataclass(slots=True)
@@ -24,7 +33,7 @@ class Group:
     calls: dict[int, dict[int, list[Call]]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
+        return title(self.name, self.desc)
 
 
 @dataclass(slots=True)

@@ -275,6 +275,9 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         text = f"all ranks{at} wait, and no record shows one that is not there"
         text += ": a rank without files, the link, or a wait for something else"
         return Verdict("cannot tell", [], Said(text, cites), chain)
+    if cut := [r for r in ranks if by_rank[r].name == "cut off"]:
+        if quiet := [r for r in ranks if by_rank[r].name == "unknown"]:
+            return Verdict("waiting", quiet, *clues.quiet(material, cut, quiet, by_rank))
     outside = next((row for row in material.rows if row.kind == "outside"), None)
     mute = ("ChildFailedError", "SignalException") if outside else ("ChildFailedError",)
     bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]

@@ -275,3 +275,29 @@ def test_what_a_killed_rank_compiled_and_a_group_that_a_rank_is_not_in(tmp_path)
     (tmp_path / "log_2.txt").write_text(failed(2, 15, TIMEOUT))
     found, _ = told(tmp_path)
     assert "rank 2 called all_reduce in a group that it is not in" in found.chain[0].text
+
+
+def test_a_rank_that_ends_without_an_error_leaves_others_cut_off(tmp_path):
+    """The shard of rank 1 is shorter: it ends with exit code 0, and is in no table of failures."""
+    table = "[{0}]:\n  rank      : {0} (local_rank: {0})\n  exitcode  : 1 (pid: 7{0})\n"
+    for rank in (0, 2):
+        dump(tmp_path, rank, [entry(n, op=GLOO) for n in range(1, 6)], {"0": range(3)})
+    (tmp_path / "launcher.log").write_text("".join(failed(r, 10, CLOSED) + table.format(r) for r in (0, 2)))
+    found, _ = told(tmp_path)
+    assert (found.kind, found.ranks) == ("waiting", [1])
+    assert "ranks 0, 2 lost the connection in all_reduce([1024] Float) number 5 of default_pg" in said(found)
+    assert "rank 1 is not in the launcher's table of failures: exit code 0, or another node" in said(found)
+    (tmp_path / "log_1.txt").write_text(failed(1, 9, "no such shard"))
+    assert told(tmp_path)[0].kind == "dead"
+
+
+def test_the_number_of_a_job_is_no_rank(tmp_path):
+    stalled(tmp_path)
+    ends = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-28T08:00:10 DUE TO TIME LIMIT ***\n"
+    lines = "".join(
+        f"{rank}: {line}\n" for rank in range(2) for line in failed(rank, 10, CLOSED).splitlines()[:2]
+    )
+    for name in ("slurm-77.out", "train_5123.out"):
+        (tmp_path / name).write_text(lines + ends)
+    found, _ = told(tmp_path)
+    assert sorted(found.states) == [0, 1] and found.ranks == [0]
