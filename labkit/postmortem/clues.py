@@ -19,6 +19,7 @@ __all__ = [
     "last_call",
     "likely",
     "named",
+    "outside",
     "place",
     "places",
     "quiet",
@@ -140,6 +141,12 @@ def strangers(material: Material) -> list[Said]:
             text = f"rank {row.rank} called {row.key} in a group that it is not in, and so did nothing there"
             said.setdefault(row.rank, Said(text, (row.cite,)))
     return list(said.values())[:8]
+
+
+def outside(material: Material) -> list[Said]:
+    """A signal that the launcher got, or Slurm's text that it ended the job."""
+    rows = [row for row in material.rows if row.kind == "outside"][:1]
+    return [Said(f"the job was ended from outside: {row.text}", (row.cite,)) for row in rows]
 
 
 def strays(material: Material) -> list[Said]:

@@ -63,6 +63,7 @@ def judge(material: Material) -> Verdict:
     if verdict.kind not in ("dead", "nothing wrong"):
         verdict.chain[:0] = clues.strangers(material)
         verdict.chain += clues.strays(material)
+    verdict.chain += clues.outside(material)
     verdict.states = by_rank
     verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
     return verdict
@@ -278,8 +279,7 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
     if cut := [r for r in ranks if by_rank[r].name == "cut off"]:
         if quiet := [r for r in ranks if by_rank[r].name == "unknown"]:
             return Verdict("waiting", quiet, *clues.quiet(material, cut, quiet, by_rank))
-    outside = next((row for row in material.rows if row.kind == "outside"), None)
-    mute = ("ChildFailedError", "SignalException") if outside else ("ChildFailedError",)
+    mute = ("ChildFailedError", *(["SignalException"] if clues.outside(material) else ()))
     bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]
     if bad:
         chain = [
@@ -308,10 +308,6 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
             for r in ranks[:8]
             if by_rank[r].name == "elsewhere"
         ]
-        if outside:
-            chain.insert(0, Said(f"the job was ended from outside: {outside.text}", (outside.cite,)))
         cites = tuple(dump.file for dump in list(material.dumps.values())[:3])
         return Verdict("nothing wrong", [], Said(text, cites), chain)
-    text = "no failure and no comparison of ranks is in what is here"
-    ended = [Said(f"the job was ended from outside: {outside.text}", (outside.cite,))] if outside else []
-    return Verdict("cannot tell", [], Said(text), ended)
+    return Verdict("cannot tell", [], Said("no failure and no comparison of ranks is in what is here"))

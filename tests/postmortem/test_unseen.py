@@ -301,3 +301,4 @@ def test_the_number_of_a_job_is_no_rank(tmp_path):
         (tmp_path / name).write_text(lines + ends)
     found, _ = told(tmp_path)
     assert sorted(found.states) == [0, 1] and found.ranks == [0]
+    assert "the job was ended from outside: slurmstepd: error: *** STEP 77.0" in found.chain[-1].text
