@@ -26,6 +26,9 @@ GUARD = re.compile(r"^\s*- (\d+/\d+): (.+)$")
 PLACE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")  # of gloo's own source
 THREAD = re.compile(r"^Exception in thread (.+?):?$")
 STRANGER = re.compile(r"on global rank (\d{1,5}) which")
+DEVICES = re.compile(
+    r", TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)"
+)  # of a collective's fingerprint
 EXIT = re.compile(r"^  (rank|exitcode|time) +: +(.+)$")
 
 
@@ -186,9 +189,10 @@ class Log:
         held = self.open.pop(rank)
         if held.kind == "traceback" and held.text:
             frames = tuple(reversed(held.frames))
-            held.text = PLACE.sub("", held.text)
+            held.text = DEVICES.sub("", PLACE.sub("", held.text))
             kind = next(
-                (k for k, p in SAID if k in ("gloo", "memory", "watchdog") and p.search(held.text)), "error"
+                (k for k, p in SAID if k in ("named", "gloo", "memory", "watchdog") and p.search(held.text)),
+                "error",
             )
             name = FINAL.match(held.text)
             if held.key and kind == "error":

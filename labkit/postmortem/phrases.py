@@ -13,6 +13,7 @@ SAID = [
         ("watchdog", r"Watchdog caught collective operation timeout: WorkNCCL\((.*?)\)"),
         ("watchdog", r"\[TC\]\[rank=\d+\]\[name=([^\]]*)\] Operation timed out after \d+ ms"),
         ("watchdog", r"failure detected by watchdog at work sequence id: (\d+)"),
+        ("named", r"(Detected mismatch between collectives on ranks|Ranks? [\d, ]+ failed to pass monitoredBarrier)"),
         ("gloo", r"(Received data size doesn't match expected size)"),
         ("gloo", r"(Connection closed by peer|Connection reset by peer)"),
         ("gloo", r"(Timed out waiting \d+ms for (?:send|recv) operation)"),
@@ -34,5 +35,5 @@ SAID = [
 QUICK = re.compile(
     r"atchdog|\[TC\]|Received data|Connection |Timed out|emory|oom-kill|Fatal|terminate|hit config|Step [12]|put_code"
     r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|what\(\)|does not belong"
-    r"|death signal|CANCELLED|closing signal"
+    r"|death signal|CANCELLED|closing signal|Detected mismatch|failed to pass"
 )

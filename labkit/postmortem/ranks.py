@@ -140,6 +140,9 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
         )
     if waits:
         return State("waiting", waits)
+    for row in sorted(material.of(rank, "named"), key=lambda row: not row.where):
+        at = f", at {row.where}" if row.where else ""
+        return State("waiting", Said(f"{row.text[:160]}{at}", (row.cite,)))
     for row in material.of(rank, "gloo", "watchdog"):
         if WAITS.search(row.text):
             where = f", at {row.where}" if row.where else ""

@@ -36,10 +36,11 @@ class Row:
     """One piece of evidence.
 
     `kind` is begin, traced or end (of a compile), recompile, limit, break, hit or miss (of a cache; `key` is its key),
-    graph (`key` is its digest), watchdog, gloo, error, thread (an error that ended a thread; `key` is its name),
-    memory, abort, exit, stack (`key` is the process), stranger (a call in a group that the rank is not in), outside (a
-    signal to the launcher) or process (that the launcher ended, by the local rank). `file` and `line` say where it
-    stands, `where` the program's own line, `key` what identifies it, `time` the time as it is printed there.
+    graph (`key` is its digest), watchdog, gloo, named (torch's text names the ranks), error, thread (an error that
+    ended a thread; `key` is its name), memory, abort, exit, stack (`key` is the process), stranger (a call in a group
+    that the rank is not in), outside (a signal to the launcher) or process (that the launcher ended, by the local
+    rank). `file` and `line` say where it stands, `where` the program's own line, `key` what identifies it, `time` the
+    time as it is printed there.
     """
 
     rank: int | None

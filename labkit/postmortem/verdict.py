@@ -11,7 +11,7 @@ from labkit.postmortem.schedule import Difference
 
 __all__ = ["Verdict", "judge"]
 
-FAULTS = ("error", "thread", "gloo", "watchdog", "abort", "memory")
+FAULTS = ("error", "thread", "named", "gloo", "watchdog", "abort", "memory")
 
 
 @dataclass(slots=True)
@@ -50,16 +50,21 @@ def judge(material: Material) -> Verdict:
     waiting = _waiting(material, found)
     by_rank = states(material, ranks, waiting)
     dead = {rank: rows for rank in ranks if (rows := deaths(material, rank))}
+    named = clues.by_torch(material)
     if dead and not (way and way[-1].what != "missing"):
         verdict = _dead(material, dead, way)
     elif circle:
         verdict = _circle(material, way)
     elif way:
         verdict = _difference(material, way, ranks)
+    elif named:
+        verdict = Verdict("difference", *named)
     elif sizes := [row for row in material.rows if row.kind == "gloo" and "Received data size" in row.text]:
         verdict = Verdict("difference", *clues.by_abort(material, sizes, ranks))
     else:
         verdict = _none(material, ranks, by_rank)
+    if named and way:
+        verdict.chain.insert(0, named[1])
     if verdict.kind not in ("dead", "nothing wrong"):
         verdict.chain[:0] = clues.strangers(material)
         verdict.chain += clues.strays(material)
@@ -85,7 +90,7 @@ def _moments(difference: Difference, material: Material) -> bool:
     later = [calls[n] for calls in difference.group.calls.values() for n in calls if n >= difference.seq]
     if difference.what != "missing" or any(call.open for calls in later for call in calls):
         return False
-    failed = ("gloo", "watchdog", "error", "abort", "memory", "exit")
+    failed = ("gloo", "named", "watchdog", "error", "abort", "memory", "exit")
     return not any(row.kind in failed for row in material.rows)
 
 

@@ -302,3 +302,46 @@ def test_the_number_of_a_job_is_no_rank(tmp_path):
     found, _ = told(tmp_path)
     assert sorted(found.states) == [0, 1] and found.ranks == [0]
     assert "the job was ended from outside: slurmstepd: error: *** STEP 77.0" in found.chain[-1].text
+
+
+DEVICE = (
+    "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu, layout=Strided (default), requires_grad=false"
+    " (default), pinned_memory=false (default), memory_format=(nullopt))"
+)
+MISMATCH = (
+    "Detected mismatch between collectives on ranks. Rank {0} is running collective: CollectiveFingerPrint("
+    "SequenceNumber=2, OpType={1}, TensorShape=[{2}], TensorDtypes=Float, "
+    + DEVICE
+    + "), but Rank {3} is running"
+    " collective: CollectiveFingerPrint(SequenceNumber=0OpType=GATHER).Collectives differ in the following aspects: "
+)
+
+
+def test_what_torch_itself_found_is_no_death(tmp_path):
+    """The texts of TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank raises, and the other call in its text is not that call."""
+    for rank in range(3):
+        call = ("BROADCAST", "2, 2") if rank == 1 else ("ALLREDUCE", "3")
+        (tmp_path / f"log_{rank}.txt").write_text(
+            failed(rank, 9, MISMATCH.format(rank, *call, int(not rank)))
+        )
+    found, _ = told(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1]) and "GATHER" not in said(found)
+    assert (
+        "rank 1: OpType=BROADCAST, TensorShape=[2, 2], TensorDtypes=Float as number 2 at train.py:9"
+        in said(found)
+    )
+    (tmp_path / "log_0.txt").unlink()
+    assert told(tmp_path)[0].ranks == [1, 2]  # as many on each side
+
+
+def test_who_missed_a_monitored_barrier(tmp_path):
+    text = "Rank 1 failed to pass monitoredBarrier in 6000 ms"
+    logged = f"[rank0]:[E1128 08:18:40.1 ProcessGroupGloo.cpp:2] [Rank 0]: {text}\n"
+    (tmp_path / "log_0.txt").write_text(logged + failed(0, 9, f"[Rank 0]: {text}"))
+    after = "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    (tmp_path / "log_2.txt").write_text(failed(2, 9, after))
+    found, _ = told(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1])
+    assert "rank 1 did not come to a monitored barrier in 6 s, called at train.py:9 in step" in str(
+        found.head
+    )
