@@ -12,6 +12,7 @@ from labkit.postmortem.schedule import Difference
 
 __all__ = [
     "awaited",
+    "beside",
     "by_abort",
     "by_torch",
     "caches",
@@ -141,6 +142,25 @@ def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
     return None
 
 
+def beside(material: Material, difference: Difference) -> list[Said]:
+    """Ranks without a record whose error is at the line of one of the calls that differ."""
+    said = []
+    for rank in difference.unseen[:64]:
+        places = {
+            row.where.partition(" < ")[0]: row for row in material.of(rank, "gloo", "watchdog") if row.where
+        }
+        same = [ranks for ranks in difference.kinds if _line(difference.present[ranks[0]]) in places]
+        if len(same) == 1:
+            row = places[_line(difference.present[same[0][0]])]
+            text = f"rank {rank}, of which there is no record, ended at the line of {named(same[0])}: {row.where}"
+            said.append(Said(text, (row.cite,)))
+    return said[:8]
+
+
+def _line(call: Call) -> str:
+    return call.where.partition(" < ")[0]
+
+
 def strangers(material: Material) -> list[Said]:
     """Calls in a group that the rank is not in, of which torch warns: such a call does nothing."""
     said: dict[int, Said] = {}
@@ -175,7 +195,7 @@ def awaited(material: Material, waits: list[int], by_rank: dict[int, State]) -> 
         return call
     last = {r: calls[-1] for r, calls in held.items() if calls}
     alike = len({(c.group, c.seq, schedule.likeness([c])) for c in last.values()}) == 1
-    there = all(c.where and c.where.partition(" < ")[0] in by_rank[r].said.text for r, c in last.items())
+    there = all(c.where and _line(c) in by_rank[r].said.text for r, c in last.items())
     return next(iter(last.values())) if alike and there else None
 
 

@@ -178,7 +178,7 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
                 _cites(earlier),
             )
         )
-    chain += clues.likely(material, difference)
+    chain += clues.beside(material, difference) + clues.likely(material, difference)
     for rank in dict.fromkeys([*(odd or sorted(difference.present)[:2]), *difference.absent[:3]]):
         told = doing(material, rank, others or sorted(set(ranks) - {rank}), some.timeout_ms)
         if rank in difference.absent and not told:

@@ -318,7 +318,7 @@ MISMATCH = (
 
 
 def test_what_torch_itself_found_is_no_death(tmp_path):
-    """The texts of TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank raises, and the other call in its text is not that call."""
+    """The texts of TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank raises, and the other call in its text is no call."""
     for rank in range(3):
         call = ("BROADCAST", "2, 2") if rank == 1 else ("ALLREDUCE", "3")
         (tmp_path / f"log_{rank}.txt").write_text(
@@ -345,3 +345,16 @@ def test_who_missed_a_monitored_barrier(tmp_path):
     assert "rank 1 did not come to a monitored barrier in 6 s, called at train.py:9 in step" in str(
         found.head
     )
+
+
+def test_a_rank_without_a_record_ended_at_the_line_of_one_side(tmp_path):
+    dump(tmp_path, 1, [entry(1, op=GLOO), entry(2, op=GLOO, line=22)], {"0": range(3)})
+    dump(tmp_path, 2, [entry(1, op=GLOO), entry(2, op="gloo:all_gather", line=28)], {"0": range(3)})
+    (tmp_path / "log_0.txt").write_text(failed(0, 22, CLOSED))
+    found, _ = told(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1, 2])
+    assert "rank 0, of which there is no record, ended at the line of rank 1: train.py:22 in step" in said(
+        found
+    )
+    (tmp_path / "log_0.txt").write_text(failed(0, 40, CLOSED))
+    assert "of which there is no record" not in said(told(tmp_path)[0])
