@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.postmortem import clues, gaps, schedule
+from labkit.postmortem import clues, gaps, remarks, schedule
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, during, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
@@ -50,7 +50,7 @@ def judge(material: Material) -> Verdict:
     waiting = _waiting(material, found)
     by_rank = states(material, ranks, waiting)
     dead = {rank: rows for rank in ranks if (rows := deaths(material, rank))}
-    named = clues.by_torch(material)
+    named = remarks.by_torch(material)
     if dead and not (way and way[-1].what != "missing"):
         verdict = _dead(material, dead, way)
     elif circle:
@@ -66,9 +66,9 @@ def judge(material: Material) -> Verdict:
     if named and way:
         verdict.chain.insert(0, named[1])
     if verdict.kind not in ("dead", "nothing wrong"):
-        verdict.chain[:0] = clues.strangers(material)
-        verdict.chain += clues.strays(material)
-    verdict.chain += clues.outside(material)
+        verdict.chain[:0] = remarks.strangers(material)
+        verdict.chain += remarks.strays(material)
+    verdict.chain += remarks.outside(material)
     verdict.states = by_rank
     verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
     return verdict
@@ -284,7 +284,7 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
     if cut := [r for r in ranks if by_rank[r].name == "cut off"]:
         if quiet := [r for r in ranks if by_rank[r].name == "unknown"]:
             return Verdict("waiting", quiet, *clues.quiet(material, cut, quiet, by_rank))
-    mute = ("ChildFailedError", *(["SignalException"] if clues.outside(material) else ()))
+    mute = ("ChildFailedError", *(["SignalException"] if remarks.outside(material) else ()))
     bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]
     if bad:
         chain = [
