@@ -24,7 +24,7 @@ NAMED = (
     re.compile(r"(?:^|/)[^/]*?[_.-](\d+)(?:\.[a-z]\w*)?$", re.I),
 )
 JOB = re.compile(
-    r"(?:^|/)(?:slurm-\d+[^/]*|[^/]*[_.-]\d{4,}\.(?:out|err|log))$", re.I
+    r"(?:^|/)(?:slurm-\d+[^/]*|[^/]*[_.-]\d{5,}\.(?:out|err|log))$", re.I
 )  # Slurm's names: `%x-%j.out`
 MOST_RANKS = 65_536
 Progress = Callable[[int, int, str], None]

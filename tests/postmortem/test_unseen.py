@@ -297,7 +297,7 @@ def test_the_number_of_a_job_is_no_rank(tmp_path):
     lines = "".join(
         f"{rank}: {line}\n" for rank in range(2) for line in failed(rank, 10, CLOSED).splitlines()[:2]
     )
-    for name in ("slurm-77.out", "train_5123.out"):
+    for name in ("slurm-77.out", "train_512300.out"):
         (tmp_path / name).write_text(lines + ends)
     found, _ = told(tmp_path)
     assert sorted(found.states) == [0, 1] and found.ranks == [0]
