@@ -6,11 +6,13 @@ import re
 
 from labkit.postmortem import schedule
 from labkit.postmortem.material import Material
-from labkit.postmortem.ranks import Said, doing, spell
+from labkit.postmortem.ranks import Said, State, doing, spell
 from labkit.postmortem.rows import Call, Row, own
 from labkit.postmortem.schedule import Difference
 
 __all__ = [
+    "awaited",
+    "beside",
     "by_abort",
     "caches",
     "call",
@@ -21,6 +23,8 @@ __all__ = [
     "named",
     "other_group",
     "place",
+    "places",
+    "quiet",
     "unlike",
     "watchdogs",
 ]
@@ -179,6 +183,64 @@ def unlike(material: Material, way: list[Difference], rank: int) -> Said | None:
             text += f", and rank {rank} called {mine.op} at {mine.where}"
             return Said(text, (mine.cite, peers[0].cite))
     return None
+
+
+def beside(material: Material, difference: Difference) -> list[Said]:
+    """Ranks without a record whose error is at the line of one of the calls that differ."""
+    said = []
+    for rank in difference.unseen[:64]:
+        places = {
+            row.where.partition(" < ")[0]: row for row in material.of(rank, "gloo", "watchdog") if row.where
+        }
+        same = [ranks for ranks in difference.kinds if _line(difference.present[ranks[0]]) in places]
+        if len(same) == 1:
+            row = places[_line(difference.present[same[0][0]])]
+            text = f"rank {rank}, of which there is no record, ended at the line of {named(same[0])}: {row.where}"
+            said.append(Said(text, (row.cite,)))
+    return said[:8]
+
+
+def _line(call: Call) -> str:
+    return call.where.partition(" < ")[0]
+
+
+def awaited(material: Material, waits: list[int], by_rank: dict[int, State]) -> Call | None:
+    """The call that ranks wait in: an open one, or the last one of all of them, where their errors are at its line."""
+    held = {r: [c for c in material.dumps[r].calls if not c.p2p] for r in waits if r in material.dumps}
+    if call := next((c for calls in held.values() for c in calls if c.open), None):
+        return call
+    last = {r: calls[-1] for r, calls in held.items() if calls}
+    alike = len({(c.group, c.seq, schedule.likeness([c])) for c in last.values()}) == 1
+    there = all(c.where and _line(c) in by_rank[r].said.text for r, c in last.items())
+    return next(iter(last.values())) if alike and there else None
+
+
+def places(waits: list[int], by_rank: dict[int, State]) -> dict[str, list[int]]:
+    """The lines at which ranks wait, each with its ranks; empty where one of them is not known."""
+    places: dict[str, list[int]] = {}
+    for rank in waits:
+        place = by_rank[rank].said.text.removesuffix(", by a compiled graph").rpartition(" at ")[2]
+        if ".py:" not in place.partition(" in ")[0]:
+            return {}
+        places.setdefault(place, []).append(rank)
+    return places
+
+
+def quiet(
+    material: Material, cut: list[int], quiet: list[int], by_rank: dict[int, State]
+) -> tuple[Said, list[Said]]:
+    """Ranks that lost their connection, and others that left neither an error nor a stack."""
+    call_ = awaited(material, cut, by_rank)
+    text = f"{named(cut)} lost the connection" + (f" in {call(call_)}" if call_ else "")
+    text += f"; how {named(quiet)} ended, nothing here says"
+    chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in cut[:6]]
+    exits = {row.rank: row for row in material.rows if row.kind == "exit"}
+    if exits and not set(exits) & set(quiet):
+        said = f"{named(quiet)} {'is' if len(quiet) == 1 else 'are'} not in the launcher's table of failures"
+        chain.append(
+            Said(f"{said}: exit code 0, or another node", tuple(row.cite for row in list(exits.values())[:3]))
+        )
+    return Said(text, tuple(by_rank[r].said.evidence[0] for r in cut[:3])), chain
 
 
 def watchdogs(material: Material) -> tuple[list[int], list[Said]]:

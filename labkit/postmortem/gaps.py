@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from labkit.postmortem.clues import named
+from labkit.postmortem.clues import call, named
 from labkit.postmortem.material import Material
 
 __all__ = ["gaps"]
@@ -43,15 +43,21 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
         said.append(
             f"files of several starts are read as one ({', '.join(attempts[:6])}): name the folder of one"
         )
-    without = [rank for rank in ranks if rank not in material.dumps]
+    without = [rank for rank in ranks if rank not in material.dumps and rank not in material.older]
+    for rank, dump in sorted(material.older.items())[:8]:
+        last = f"ends with {call(dump.calls[-1])}" if dump.calls else "has no call"
+        said.append(
+            f"the record of rank {rank}, {dump.file}, {last}, and the others' go on: it is of an earlier moment, or the"
+            " rank made no call after that; it is compared with none"
+        )
     if not material.dumps:
         said.append(RECORD)
     elif without:
         said.append(f"no flight record of {named(without)}: what they called is not known")
     calls = [
-        call for dump in material.dumps.values() for call in dump.calls if call.group not in dump.members
+        made for dump in material.dumps.values() for made in dump.calls if made.group not in dump.members
     ]
-    groups = sorted({call.of for call in calls if call.desc != "default_pg"})
+    groups = sorted({made.of for made in calls if made.desc != "default_pg"})
     if groups:
         who = ", ".join(groups[:6])
         said.append(

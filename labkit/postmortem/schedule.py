@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from labkit.postmortem.rows import Call, Dump
 
-__all__ = ["Difference", "Group", "differences", "groups", "likeness", "root"]
+__all__ = ["Difference", "Group", "differences", "groups", "likeness", "older", "root"]
 
 # calls in which the ranks' sizes may differ by right
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
@@ -104,6 +104,30 @@ def differences(dumps: Mapping[int, Dump], world: Iterable[int] = ()) -> list[Di
         if difference := _first(group, there, unseen, dumps):
             found.append(difference)
     return sorted(found, key=lambda d: min(call.created for call in d.present.values()))
+
+
+def older(found: Iterable[Difference], dumps: Mapping[int, Dump]) -> dict[int, Difference]:
+    """The ranks whose record may have been written before the others', each with the first call that it lacks.
+
+    Such a record ends before that call, also in time; the call has ended on the others, and one of them went on.
+    A rank that stopped there looks the same where the others did not wait for each call: the records do not tell.
+
+    Args:
+        found: the differences.
+        dumps: the flight records by rank.
+    """
+    ranks: dict[int, Difference] = {}
+    for difference in found:
+        present = difference.present.items()
+        if difference.what != "missing" or any(call.open for _, call in present):
+            continue
+        if not any(dumps[rank].calls[-1].index > call.index for rank, call in present):
+            continue
+        since = min(call.created for call in difference.present.values())
+        for rank in difference.absent:
+            if all(call.created < since for call in dumps[rank].calls):
+                ranks.setdefault(rank, difference)
+    return ranks
 
 
 def _first(group: Group, there: list[int], unseen: list[int], dumps: Mapping[int, Dump]) -> Difference | None:
