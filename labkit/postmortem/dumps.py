@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,14 +105,23 @@ def _dump(held: dict, file: str, rank: int | None) -> Dump:
     frame = _frames()
     for index, entry in enumerate(held.get("entries", [])):
         dump.calls.append(_call(entry, index, file, -1 if rank is None else rank, frame))
+    dump.calls = _coalesced(dump.calls)
     if dump.calls:
         dump.wrapped = int(held["entries"][0].get("record_id", 0)) > 0
         dump.backend = str(held["entries"][0]["profiling_name"]).partition(":")[0]
-    if "" in members and not {call.group for call in dump.calls} & set(
-        members
-    ):  # gloo has no name for the world
-        dump.members = {call.group: members[""] for call in dump.calls if call.desc == "default_pg"}
     return dump
+
+
+def _coalesced(calls: list[Call]) -> list[Call]:
+    """The calls, those of a batch with the state of its last entry: torch does not update their own."""
+    ended: dict[tuple, bool] = {}
+    found = []
+    for call in reversed(calls):
+        key = (call.group, call.desc, call.p2p, call.seq)
+        if call.op == "coalesced":
+            ended[key] = call.open
+        found.append(replace(call, open=ended[key]) if key in ended and call.open != ended[key] else call)
+    return found[::-1]
 
 
 def _frames() -> Callable[[Any], Frame]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from labkit.postmortem.clues import named
+from labkit.postmortem.clues import call, named
 from labkit.postmortem.material import Material
 
 __all__ = ["gaps"]
@@ -43,22 +43,32 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
         said.append(
             f"files of several starts are read as one ({', '.join(attempts[:6])}): name the folder of one"
         )
-    without = [rank for rank in ranks if rank not in material.dumps]
+    without = [rank for rank in ranks if rank not in material.dumps and rank not in material.older]
+    for rank, dump in sorted(material.older.items())[:8]:
+        last = f"ends with {call(dump.calls[-1])}" if dump.calls else "has no call"
+        said.append(
+            f"the record of rank {rank}, {dump.file}, {last}, and the others' go on: it is of an earlier moment, or the"
+            " rank made no call after that; it is compared with none"
+        )
     if not material.dumps:
         said.append(RECORD)
     elif without:
         said.append(f"no flight record of {named(without)}: what they called is not known")
     calls = [
-        call for dump in material.dumps.values() for call in dump.calls if call.group not in dump.members
+        made for dump in material.dumps.values() for made in dump.calls if made.group not in dump.members
     ]
-    groups = sorted({call.desc or call.group for call in calls if call.desc != "default_pg"})
+    groups = sorted({made.of for made in calls if made.desc != "default_pg"})
     if groups:
         who = ", ".join(groups[:6])
         said.append(
             f"the members of {who} are not in gloo's records: a rank that never called there is not missed"
         )
-    if any(call.p2p for dump in material.dumps.values() for call in dump.calls):
-        said.append("send and recv have no common number, so they were not compared")
+    lost = [d for d in material.dumps.values() if d.wrapped or d.backend == "gloo"]
+    if any(call.p2p for dump in lost for call in dump.calls):
+        said.append(
+            "send and recv have no common number: over gloo, and where the oldest calls are lost, they were not"
+            " compared"
+        )
     for kind, names, way in OTHERS:
         lack = [rank for rank in (asked or ranks) if not material.of(rank, *names)]
         if lack and not well:

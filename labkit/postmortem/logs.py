@@ -24,6 +24,12 @@ FRAME = re.compile(r'^  File "([^"]+)", line (\d{1,9}), in (.+)$')
 NCCL_FRAME = re.compile(r"^#\d+ (.+) from (.+):(\d{1,9})$")
 GUARD = re.compile(r"^\s*- (\d+/\d+): (.+)$")
 PLACE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")  # of gloo's own source
+STORE = re.compile(r"keys: (.+)")
+THREAD = re.compile(r"^Exception in thread (.+?):?$")
+STRANGER = re.compile(r"on global rank (\d{1,5}) which")
+DEVICES = re.compile(
+    r", TensorDeviceTypes=TensorOptions\((?:[^()]|\([^()]*\))*\)"
+)  # of a collective's fingerprint
 EXIT = re.compile(r"^  (rank|exitcode|time) +: +(.+)$")
 
 
@@ -52,6 +58,7 @@ class Log:
         self.last: dict[int | None, tuple[int, str]] = {}
         self.open: dict[int | None, _Open] = {}
         self.stacks: dict[int | None, Stacks] = {}
+        self.threads: dict[int | None, str] = {}  # of which a traceback comes next
         self.torch = self.dropped = 0
         self.said: set[int] = set()  # ranks that prefixes of torch name
 
@@ -94,7 +101,9 @@ class Log:
         if stacks:
             self._keep(stacks.take(rank, self.file, number, text))
         if text.startswith("Traceback (most recent call last)"):
-            self.open[rank] = _Open("traceback", number, time=line.time)
+            self.open[rank] = _Open("traceback", number, time=line.time, key=self.threads.pop(rank, ""))
+        elif thread := THREAD.match(text):
+            self.threads[rank] = short(thread[1], 60)
         elif text.startswith("[") and re.match(r"^\[\d+\]:$", text):
             self.open[rank] = _Open("exit", number)
         elif "Stack trace of the failed collective" in text:
@@ -111,9 +120,11 @@ class Log:
             if found := pattern.search(line.text):
                 key = (
                     line.compile
-                    if kind in ("begin", "traced", "end")
+                    if kind in ("begin", "traced", "end") or (kind in ("hit", "miss") and line.compile)
                     else next((g for g in found.groups() if g), "")
                 )
+                if kind == "stranger" and (whose := STRANGER.search(line.text)):
+                    rank = int(whose[1])
                 where = _place(found[1]) if kind == "begin" and found[1] else ""
                 self._keep(
                     [
@@ -179,11 +190,19 @@ class Log:
         held = self.open.pop(rank)
         if held.kind == "traceback" and held.text:
             frames = tuple(reversed(held.frames))
-            held.text = PLACE.sub("", held.text)
+            held.text = DEVICES.sub("", PLACE.sub("", held.text))
             kind = next(
-                (k for k, p in SAID if k in ("gloo", "memory", "watchdog") and p.search(held.text)), "error"
+                (
+                    k
+                    for k, p in SAID
+                    if k in ("named", "gloo", "memory", "watchdog", "store") and p.search(held.text)
+                ),
+                "error",
             )
             name = FINAL.match(held.text)
+            key = STORE.search(held.text) if kind == "store" else None
+            if held.key and kind == "error":
+                kind = "thread"
             row = Row(
                 rank,
                 kind,
@@ -191,7 +210,7 @@ class Log:
                 held.line,
                 short(held.text),
                 own(frames),
-                name[1] if name else "",
+                short(key[1], 200) if key else held.key or (name[1] if name else ""),
                 held.time,
                 frames,
             )

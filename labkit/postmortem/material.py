@@ -23,17 +23,24 @@ NAMED = (
     re.compile(r"attempt_\d+/(\d+)/std(?:out|err)\.log$"),
     re.compile(r"(?:^|/)[^/]*?[_.-](\d+)(?:\.[a-z]\w*)?$", re.I),
 )
+JOB = re.compile(
+    r"(?:^|/)(?:slurm-\d+[^/]*|[^/]*[_.-]\d{5,}\.(?:out|err|log))$", re.I
+)  # Slurm's names: `%x-%j.out`
 MOST_RANKS = 65_536
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(slots=True)
 class Material:
-    """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for."""
+    """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for.
+
+    `older` has the records that may be of an earlier moment than the others: they are compared with none.
+    """
 
     reads: list[Read] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     dumps: dict[int, Dump] = field(default_factory=dict)
+    older: dict[int, Dump] = field(default_factory=dict)
     last: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank: where its log ends, and when
 
     def of(self, rank: int, *kinds: str) -> list[Row]:
@@ -42,10 +49,9 @@ class Material:
 
     def ranks(self) -> list[int]:
         """Every rank that a file or a group names."""
-        named = {row.rank for row in self.rows if row.rank is not None} | set(self.dumps) | set(self.last)
-        named |= {
-            rank for dump in self.dumps.values() for members in dump.members.values() for rank in members
-        }
+        records = self.dumps | self.older
+        named = {row.rank for row in self.rows if row.rank is not None} | set(records) | set(self.last)
+        named |= {rank for dump in records.values() for members in dump.members.values() for rank in members}
         named |= {read.rank for read in self.reads if read.rank is not None and read.kind}
         return sorted(named)
 
@@ -57,8 +63,10 @@ def rank_of(path: str) -> int | None:
     (3, 2)
     >>> rank_of("nccl_trace_rank_12"), rank_of("trace_7"), rank_of("stacks_1.txt"), rank_of("launcher.log")
     (12, 7, 1, None)
+    >>> rank_of("slurm-77.out"), rank_of("train-123456.out")
+    (None, None)
     """
-    for pattern in NAMED:
+    for pattern in NAMED[:2] if JOB.search(path) else NAMED:
         if (found := pattern.search(path)) and int(found[1]) < MOST_RANKS:
             return int(found[1])
     return None
@@ -96,7 +104,8 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
             material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
         done += path.stat().st_size
     progress(total, total, "")
-    material.rows = [_by_pid(row, pids) for row in material.rows]
+    _processes(material, pids)
+    _fatal(material)
     return material
 
 
@@ -210,10 +219,40 @@ def _take(read: logs.Log | structured.Trace, to: Material, pids: dict[str, int])
             to.last[rank] = (f"{read.file}:{line}", time)
 
 
-def _by_pid(row: Row, pids: dict[str, int]) -> Row:
-    """A stack of py-spy names a process; which rank that is, a log says."""
-    whose = pids.get(row.key) if row.kind == "stack" and row.key else None
-    return row if whose is None else replace(row, rank=whose)
+def _processes(to: Material, pids: dict[str, int]) -> None:
+    """A stack of py-spy names a process, its file often, too: which rank that is, a log says, or nothing."""
+    ended = [row.key for row in to.rows if row.kind == "process"]
+    spied = {(row.file, row.key) for row in to.rows if row.kind == "stack" and row.key}
+    for read in to.reads:
+        if (read.file, str(read.rank)) in spied:
+            read.rank = None
+    for at, row in enumerate(to.rows):
+        if row.kind == "stack" and row.key == str(row.rank):
+            to.rows[at] = replace(row, rank=None)
+    if ended and len(set(ended)) == len(ended) and set(to.ranks()) <= set(range(len(ended))):
+        pids = (
+            dict(zip(ended, range(len(ended)), strict=True)) | pids
+        )  # torchrun ends them by their local rank
+    for at, row in enumerate(to.rows):
+        if row.kind == "stack" and row.key in pids:
+            to.rows[at] = replace(row, rank=pids[row.key])
+
+
+def _fatal(to: Material) -> None:
+    """The text of an abort has no rank in a log of all ranks: where one rank alone ended by that signal, it is its."""
+    for text, code in (("Aborted", "-6"), ("Segmentation fault", "-11"), ("Bus error", "-7")):
+        ends = [row for row in to.rows if row.kind == "abort" and row.text == f"Fatal Python error: {text}"]
+        ranks = {row.rank for row in to.rows if row.kind == "exit" and row.key == code}
+        if len(ends) != 1 or ends[0].rank is not None or len(ranks) != 1:
+            continue
+        end, found = ends[0], False
+        for at, row in enumerate(to.rows):
+            if row.rank is not None or row.file != end.file or row.line < end.line - 4:
+                continue
+            stack = row.kind == "stack" and not row.key and not found and row.line > end.line
+            found = found or stack
+            if stack or (row.kind in ("abort", "gloo") and row.line <= end.line):
+                to.rows[at] = replace(row, rank=next(iter(ranks)))
 
 
 def _counts(read: logs.Log | structured.Trace) -> str:

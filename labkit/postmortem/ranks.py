@@ -7,16 +7,27 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from labkit.postmortem.material import Material
-from labkit.postmortem.rows import Row, is_own
+from labkit.postmortem.rows import Row, is_own, short
+from labkit.postmortem.stacks import WORKS
 
-__all__ = ["Said", "State", "compiles", "deaths", "doing", "open_compile", "seconds", "states"]
+__all__ = ["Said", "State", "compiles", "deaths", "doing", "during", "open_compile", "seconds", "states"]
 
 # errors that follow from the fault of another rank or of the launcher
 FOLLOWS = re.compile(
     r"DistBackendError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError"
     r"|NCCL|gloo|TCPStore|Broken pipe|monitoredBarrier|ProcessRaisedException|ProcessExitedException|wait timeout"
+    r"|connectFullMesh"
 )
 ENDED_BY_LAUNCHER = ("-15", "143")
+PLACES = (
+    "new_group",
+    "init_process_group",
+    "init_device_mesh",
+    "split_group",
+    "monitored_barrier",
+    "barrier",
+)
+STORE = re.compile(r"DistStoreError|wait timeout after|[Tt]imed out .*store")
 WAITS = re.compile(r"Timed out waiting|Watchdog caught|Operation timed out|failure detected by watchdog")
 
 
@@ -121,7 +132,7 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
         row = died[-1]
         where = f", at {row.where}" if row.where else ""
         return State("dead", Said(f"{row.text}{where}", (row.cite,)))
-    begun, stack = open_compile(material, rank), next(reversed(material.of(rank, "stack")), None)
+    begun, stack = open_compile(material, rank), next(reversed(_stacks(material, rank)), None)
     if begun and not waits:
         return State("compiling", _compiling(begun))
     if stack and stack.text == "compiling" and not waits:
@@ -130,6 +141,14 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
         )
     if waits:
         return State("waiting", waits)
+    errors = [row for row in material.of(rank, "error") if STORE.search(row.text)]
+    for row in [*material.of(rank, "store"), *errors]:
+        what = row.key if row.kind == "store" else row.text[:160]
+        at = f", at {row.where}" if row.where else ""
+        return State("waiting", Said(f"{_in_store(row)}: {what}{at}", (row.cite,)))
+    for row in sorted(material.of(rank, "named"), key=lambda row: not row.where):
+        at = f", at {row.where}" if row.where else ""
+        return State("waiting", Said(f"{row.text[:160]}{at}", (row.cite,)))
     for row in material.of(rank, "gloo", "watchdog"):
         if WAITS.search(row.text):
             where = f", at {row.where}" if row.where else ""
@@ -139,21 +158,34 @@ def _state(material: Material, rank: int, waits: Said | None) -> State:
         return State(
             "cut off" if "Connection" in row.text else "dead", Said(f"{row.text[:160]}{where}", (row.cite,))
         )
-    if stack and stack.text == "in a collective":
-        return State("waiting", Said(f"its stack is in a collective, called at {stack.where}", (stack.cite,)))
+    if stack and stack.text.startswith("in "):
+        return State("waiting", Said(f"its stack is {stack.text}, called at {stack.where}", (stack.cite,)))
     if stack:
-        return State("elsewhere", Said(f"its stack is at {stack.where or stack.frames[0]}", (stack.cite,)))
+        at = f"is at {stack.where or stack.frames[0]}"
+        at += f", {stack.text}" if stack.text.startswith("waiting") else ""
+        return State("elsewhere", Said(f"its stack {at}", (stack.cite,)))
+    if threads := material.of(rank, "thread"):
+        return State("elsewhere", _thread(threads[-1]))
     if exits := material.of(rank, "exit"):
         by = "the launcher ended it: " if exits[-1].key in ENDED_BY_LAUNCHER else ""
         return State("ended", Said(by + exits[-1].text, (exits[-1].cite,)))
-    if rank in material.dumps or rank in material.last:
-        cite, time = material.last.get(
-            rank, (material.dumps[rank].file if rank in material.dumps else "", "")
-        )
+    record = material.dumps.get(rank) or material.older.get(rank)
+    if record or rank in material.last:
+        cite, time = material.last.get(rank, (record.file if record else "", ""))
         return State(
             "unknown", Said(f"what is here ends {f'at {time}' if time else 'without a fault'}", (cite,))
         )
     return State("unknown", Said("no file is of this rank, or none says what it did"))
+
+
+def _in_store(row: Row) -> str:
+    inside = next((frame.name for frame in row.frames if frame.name in PLACES), "")
+    return f"waited in {inside} for a key of the store" if inside else "waited for a key of the store"
+
+
+def _thread(row: Row) -> Said:
+    at = f", at {row.where}" if row.where else ""
+    return Said(f"its thread {row.key} ended: {row.text}{at}", (row.cite,))
 
 
 def _compiling(begun: Row) -> Said:
@@ -168,18 +200,31 @@ def doing(material: Material, rank: int, others: list[int], timeout_ms: int) -> 
     for row in deaths(material, rank):
         where = f" at {row.where}" if row.where else ""
         found.append(Said(f"rank {rank} ended: {row.text}{where}", (row.cite,)))
-    found += _compile_story(material, rank, others, timeout_ms)
-    stacks = material.of(rank, "stack")
-    if stacks:
+    for row in material.of(rank, "gloo", "store")[:1]:
+        if row.where and (row.kind == "store" or WAITS.search(row.text)):
+            found.append(Said(f"rank {rank} waited at {row.where}: {short(row.text, 120)}", (row.cite,)))
+    return found + during(material, rank, others, timeout_ms)
+
+
+def during(material: Material, rank: int, others: list[int], timeout_ms: int) -> list[Said]:
+    """In which compile, call or thread a rank was, apart from its end."""
+    found = _compile_story(material, rank, others, timeout_ms)
+    threads = {_thread(row).text: row for row in material.of(rank, "thread") if not FOLLOWS.search(row.text)}
+    found += [Said(f"rank {rank}: {text}", (row.cite,)) for text, row in list(threads.items())[-2:]]
+    if stacks := _stacks(material, rank):
         row = stacks[-1]
-        what = {
-            "in a collective": "waits in a collective",
-            "compiling": "compiles",
-            "exiting": "was at its exit",
-        }
-        said = what.get(row.text, "was in the program")
+        what = {"compiling": "compiles", "exiting": "was at its exit", "elsewhere": "was in the program"}
+        said = what.get(row.text, row.text.replace("waiting", "waits"))
+        said = said if row.where or row.text != "elsewhere" else "was in code that is not the program's"
+        said = f"waits {said}" if said.startswith("in ") else said
         found.append(Said(f"rank {rank} {said}: {row.where or row.frames[0]}", (row.cite,)))
+    for row in [row for row in material.of(rank, "stack") if row.text == WORKS][:2]:
+        found.append(Said(f"rank {rank} has {WORKS}, which is at {row.where or row.frames[0]}", (row.cite,)))
     return found
+
+
+def _stacks(material: Material, rank: int) -> list[Row]:
+    return [row for row in material.of(rank, "stack") if row.text != WORKS]
 
 
 def _compile_story(material: Material, rank: int, others: list[int], timeout_ms: int) -> list[Said]:
@@ -197,7 +242,7 @@ def _compile_story(material: Material, rank: int, others: list[int], timeout_ms:
                 found.append(Said(said, (begin.cite, end.cite if end else "")))
                 told = begin
     if told is None:
-        return found
+        return found + _alone(material, rank, others)
     if guards := [row for row in material.of(rank, "recompile") if row.key == told.key]:
         row = guards[-1]
         found.append(Said(f"it compiled again because a guard failed: {row.text}", (row.cite,)))
@@ -213,6 +258,18 @@ def _compile_story(material: Material, rank: int, others: list[int], timeout_ms:
                 found.append(Said(said, (pair[0].cite, pair[1].cite)))
                 break
     return found
+
+
+def _alone(material: Material, rank: int, others: list[int]) -> list[Said]:
+    """The last compile of a rank, where no other rank that has a log of compiles made it."""
+    begun = compiles(material, rank)
+    known = [other for other in others if material.of(other, "begin")]
+    if not begun or not known or any(_has(material, other, begun[-1][0].key) for other in known):
+        return []
+    row = begun[-1][0]
+    said = f"rank {rank}'s last compile is [{row.key}] {row.where}, which {'rank' if len(known) == 1 else 'ranks'}"
+    cites = (row.cite, *(material.of(other, "begin")[-1].cite for other in known[:3]))
+    return [Said(f"{said} {spell(known)} did not make, in what is here", cites)]
 
 
 def _has(material: Material, rank: int, key: str) -> bool:

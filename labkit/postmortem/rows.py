@@ -10,10 +10,13 @@ __all__ = ["Call", "Dump", "Frame", "Read", "Row", "is_own", "own", "short"]
 # torch's and Python's own files, and code that a compiler generated
 FOREIGN = re.compile(
     r"(^|/)(site|dist)-packages/|/lib/python3\.|^<|^torch/|torchinductor_|(^|/)c[a-z0-9]{50,}\.py$|^python3\.\d+/"
+    r"|^(threading|queue|selectors|socket|subprocess|contextlib|runpy|functools|pickle|ssl)\.py$"  # py-spy's names
+    r"|^(multiprocessing|concurrent|asyncio|importlib|logging|json)/"
 )
 GENERATED = re.compile(
     r"^<eval_with_key>|torchinductor_|(^|/)c[a-z0-9]{50,}\.py$|_functorch/_aot_autograd|_inductor/"
 )
+COMPILES = re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx")
 LONGEST = 400
 
 
@@ -34,8 +37,11 @@ class Row:
     """One piece of evidence.
 
     `kind` is begin, traced or end (of a compile), recompile, limit, break, hit or miss (of a cache; `key` is its key),
-    graph (`key` is its digest), watchdog, gloo, error, memory, abort, exit or stack. `file` and `line` say where it
-    stands, `where` the program's own line, `key` what identifies it, `time` the time as it is printed there.
+    graph (`key` is its digest), watchdog, gloo, named (torch's text names the ranks), error, thread (an error that
+    ended a thread; `key` is its name), memory, abort, exit, stack (`key` is the process), stranger (a call in a group
+    that the rank is not in), outside (a signal to the launcher) or process (that the launcher ended, by the local
+    rank). `file` and `line` say where it stands, `where` the program's own line, `key` what identifies it, `time` the
+    time as it is printed there.
     """
 
     rank: int | None
@@ -89,9 +95,16 @@ class Call:
         return own(self.frames)
 
     @property
-    def compiled(self) -> bool:
-        """Whether a compiled graph made the call."""
-        return any(GENERATED.search(frame.file) for frame in self.frames)
+    def of(self) -> str:
+        """The group in words: its description, or its name where it has none."""
+        return self.desc if self.desc not in ("", "undefined") else f"group {self.group}"
+
+    @property
+    def by(self) -> str:
+        """What made the call: 'the compiler', 'a compiled graph', or '' for the program."""
+        if any(COMPILES.search(frame.file) for frame in self.frames):
+            return "the compiler"
+        return "a compiled graph" if any(GENERATED.search(frame.file) for frame in self.frames) else ""
 
     def __str__(self) -> str:
         sizes = ", ".join(str(list(size)) for size in self.inputs[:3]) + (
@@ -127,8 +140,8 @@ class Read:
 def is_own(file: str) -> bool:
     """Whether a file of a stack is the program's own.
 
-    >>> is_own("/home/me/train.py"), is_own("/env/lib/python3.11/site-packages/torch/_ops.py")
-    (True, False)
+    >>> is_own("/home/me/train.py"), is_own("/env/lib/python3.11/site-packages/torch/_ops.py"), is_own("queue.py")
+    (True, False, False)
     """
     return not FOREIGN.search(file)
 

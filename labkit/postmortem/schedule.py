@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from labkit.postmortem.rows import Call, Dump
 
-__all__ = ["Difference", "Group", "differences", "groups", "likeness", "root"]
+__all__ = ["Difference", "Group", "differences", "groups", "likeness", "older", "root"]
 
 # calls in which the ranks' sizes may differ by right
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
@@ -16,12 +16,16 @@ UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
 
 @dataclass(slots=True)
 class Group:
-    """A process group: its calls by rank and number. `members` is None where the record has none (gloo)."""
+    """A process group, or the messages of a pair in it: its calls by rank and number.
+
+    `members` is None where the record has none (gloo).
+    """
 
     name: str
     desc: str
     members: tuple[int, ...] | None
     calls: dict[int, dict[int, list[Call]]] = field(default_factory=dict)
+    p2p: bool = False  # messages from the first member to the second
 
     def __str__(self) -> str:
         return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
@@ -32,7 +36,8 @@ class Difference:
     """The first number of a group at which its ranks differ.
 
     `present` has the calls of the ranks that made one, `absent` the ranks whose record has none, `unseen` those without
-    a record; `kinds` are the ranks by what they called, most first; `what` says what differs.
+    a record; `kinds` are the ranks by what they called, most first; `what` says what differs: missing, operation, size,
+    dtype, or order, where those of `absent` have made the call, too, but later than one that waits.
     """
 
     group: Group
@@ -101,6 +106,30 @@ def differences(dumps: Mapping[int, Dump], world: Iterable[int] = ()) -> list[Di
     return sorted(found, key=lambda d: min(call.created for call in d.present.values()))
 
 
+def older(found: Iterable[Difference], dumps: Mapping[int, Dump]) -> dict[int, Difference]:
+    """The ranks whose record may have been written before the others', each with the first call that it lacks.
+
+    Such a record ends before that call, also in time; the call has ended on the others, and one of them went on.
+    A rank that stopped there looks the same where the others did not wait for each call: the records do not tell.
+
+    Args:
+        found: the differences.
+        dumps: the flight records by rank.
+    """
+    ranks: dict[int, Difference] = {}
+    for difference in found:
+        present = difference.present.items()
+        if difference.what != "missing" or any(call.open for _, call in present):
+            continue
+        if not any(dumps[rank].calls[-1].index > call.index for rank, call in present):
+            continue
+        since = min(call.created for call in difference.present.values())
+        for rank in difference.absent:
+            if all(call.created < since for call in dumps[rank].calls):
+                ranks.setdefault(rank, difference)
+    return ranks
+
+
 def _first(group: Group, there: list[int], unseen: list[int], dumps: Mapping[int, Dump]) -> Difference | None:
     numbers = [calls for rank, calls in group.calls.items() if rank in there]
     if not numbers:
@@ -155,4 +184,4 @@ def root(found: list[Difference], dumps: Mapping[int, Dump]) -> tuple[list[Diffe
 
 def _waits(dump: Dump, difference: Difference, rank: int) -> bool:
     call = difference.present.get(rank)
-    return call is not None and (call.open or call is [c for c in dump.calls if not c.p2p][-1])
+    return call is not None and (call.open or call in [c for c in dump.calls if not c.p2p][-1:])

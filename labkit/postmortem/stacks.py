@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from labkit.postmortem.rows import Frame, Row, is_own, own
 
-__all__ = ["Stacks"]
+__all__ = ["WORKS", "Stacks"]
 
 # faulthandler: innermost first, the thread that asked is "Current", the main thread comes last
 FAULT = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
@@ -22,6 +22,10 @@ COLLECTIVE = re.compile(
 COMPILES = re.compile(
     r"torch/_dynamo/(convert_frame|output_graph|symbolic_convert)|torch/_inductor/compile_fx"
 )
+WORKER = re.compile(r"torch/utils/data/_utils/worker\.py$")
+LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
+MESSAGES = ("send", "recv", "send_object_list", "recv_object_list", "_wait_batch_p2p", "batch_isend_irecv")
+WORKS = "a worker of a DataLoader"
 MOST_FRAMES = 300
 
 
@@ -78,23 +82,38 @@ class Stacks:
         frames = tuple(thread.frames)
         if not thread.spy and frames[-1].file.endswith("threading.py"):
             return []  # faulthandler names no thread; all but the main one begin in threading.py
-        return [Row(rank, "stack", file, thread.line, state(frames), own(frames), self.pid, frames=frames)]
+        text = state(frames)
+        inner = (
+            frames[: next(i for i, f in enumerate(frames) if WORKER.search(f.file))]
+            if text == WORKS
+            else frames
+        )
+        return [Row(rank, "stack", file, thread.line, text, own(inner), self.pid, frames=frames)]
 
 
 def state(frames: tuple[Frame, ...]) -> str:
-    """What a stack says its thread does: 'in a collective', 'compiling', 'exiting' or 'elsewhere'.
+    """What a stack says its thread does: one of the texts below, 'in send', 'in recv' and the like, or 'elsewhere'.
 
-    >>> state((Frame("train.py", 3, "batch"),))
-    'elsewhere'
+    >>> state((Frame("train.py", 3, "batch"),)), state((Frame("torch/distributed/distributed_c10d.py", 9, "recv"),))
+    ('elsewhere', 'in recv')
     """
     above = frames[: next((i for i, frame in enumerate(frames) if is_own(frame.file)), len(frames))]
     compiles = [
         frame for frame in frames if COMPILES.search(frame.file) and frame.name != "<module>"
     ]  # no import
+    if any(WORKER.search(frame.file) for frame in frames):
+        return WORKS
+    message = next((f.name for f in above[:8] if f.name in MESSAGES and "torch/distributed/" in f.file), "")
+    if message and not set(compiles) & set(above):
+        return f"in {message}" if message in MESSAGES[:4] else "in send or recv of a pipeline"
     if any(COLLECTIVE.search(frame.file) for frame in above[:8]) and not set(compiles) & set(above):
         return "in a collective"
     if compiles:
         return "compiling"
     if any("threading.py" in frame.file and frame.name == "_shutdown" for frame in frames):
         return "exiting"
+    if any(LOADER.search(frame.file) for frame in above):
+        return "waiting for a worker of its DataLoader"
+    if any(("/" + f.file).endswith("/queue.py") and f.name == "get" for f in above[:3]):
+        return "waiting in queue.get"
     return "elsewhere"

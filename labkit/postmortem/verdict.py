@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.postmortem import clues, gaps, schedule
+from labkit.postmortem import clues, gaps, making, remarks, schedule, waits
 from labkit.postmortem.material import Material
-from labkit.postmortem.ranks import Said, State, deaths, doing, open_compile, spell, states
+from labkit.postmortem.ranks import Said, State, deaths, doing, during, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
 
 __all__ = ["Verdict", "judge"]
 
-FAULTS = ("error", "gloo", "watchdog", "abort", "memory")
+FAULTS = ("error", "thread", "named", "gloo", "watchdog", "abort", "memory")
 
 
 @dataclass(slots=True)
@@ -45,25 +45,49 @@ def judge(material: Material) -> Verdict:
         The verdict; where the material does not reach, it says so in `unknown`.
     """
     ranks = material.ranks()
-    found = schedule.differences(material.dumps, ranks)
-    found = [d for d in found if not _moments(d, material)]
+    found = _found(material, ranks)
     way, circle = schedule.root(found, material.dumps)
+    if not circle and (crossed := waits.crossed(found, material.dumps)):
+        way, circle = crossed, True
     waiting = _waiting(material, found)
     by_rank = states(material, ranks, waiting)
     dead = {rank: rows for rank in ranks if (rows := deaths(material, rank))}
+    named = remarks.by_torch(material)
     if dead and not (way and way[-1].what != "missing"):
         verdict = _dead(material, dead, way)
     elif circle:
         verdict = _circle(material, way)
     elif way:
         verdict = _difference(material, way, ranks)
+    elif named:
+        verdict = Verdict("difference", *named)
     elif sizes := [row for row in material.rows if row.kind == "gloo" and "Received data size" in row.text]:
         verdict = Verdict("difference", *clues.by_abort(material, sizes, ranks))
+    elif found_apart := making.apart(material):
+        verdict = Verdict("difference", *found_apart)
     else:
         verdict = _none(material, ranks, by_rank)
+    if named and way:
+        verdict.chain.insert(0, named[1])
+    if verdict.kind not in ("dead", "nothing wrong"):
+        verdict.chain[:0] = remarks.strangers(material)
+        verdict.chain += remarks.strays(material)
+    verdict.chain += remarks.outside(material)
     verdict.states = by_rank
     verdict.unknown += gaps.gaps(material, ranks, verdict.ranks, verdict.kind == "nothing wrong")
     return verdict
+
+
+def _found(material: Material, ranks: list[int]) -> list[Difference]:
+    """The differences of the records; those that may be of an earlier moment are set aside first."""
+    while True:
+        found = schedule.differences(material.dumps, ranks) + waits.messages(material.dumps)
+        found = [d for d in found if not _moments(d, material)]
+        older = schedule.older(found, material.dumps)
+        if not older:
+            return found
+        for rank in older:
+            material.older[rank] = material.dumps.pop(rank)
 
 
 def _moments(difference: Difference, material: Material) -> bool:
@@ -71,7 +95,7 @@ def _moments(difference: Difference, material: Material) -> bool:
     later = [calls[n] for calls in difference.group.calls.values() for n in calls if n >= difference.seq]
     if difference.what != "missing" or any(call.open for calls in later for call in calls):
         return False
-    failed = ("gloo", "watchdog", "error", "abort", "memory", "exit")
+    failed = ("gloo", "named", "watchdog", "error", "abort", "memory", "exit")
     return not any(row.kind in failed for row in material.rows)
 
 
@@ -86,7 +110,7 @@ def _waiting(material: Material, found: list[Difference]) -> dict[int, Said]:
     for difference in found:
         for rank, call in difference.present.items():
             calls = [c for c in material.dumps[rank].calls if not c.p2p]
-            if call is calls[-1] and material.dumps[rank].backend == "gloo":  # its state says nothing
+            if call in calls[-1:] and material.dumps[rank].backend == "gloo":  # its state says nothing
                 said.setdefault(rank, Said(f"its last call is {clues.call(call)}", (call.cite,)))
     return said
 
@@ -108,6 +132,8 @@ def _dead(material: Material, dead: dict[int, list], way: list[Difference]) -> V
     for difference in way[-1:]:
         if set(difference.absent) & set(ranks):
             chain += _those(difference)
+    for rank in ranks[:4]:
+        chain += during(material, rank, [r for r in material.ranks() if r not in ranks], 0)
     for rank in material.ranks():
         lost = [r for r in material.of(rank, "gloo") if "Connection" in r.text]
         if rank not in dead and lost:
@@ -157,7 +183,8 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
                 _cites(earlier),
             )
         )
-    chain += clues.likely(material, difference)
+    chain += clues.beside(material, difference) + clues.likely(material, difference)
+    chain += clues.lines(material, difference) + clues.other_group(material, difference)
     for rank in dict.fromkeys([*(odd or sorted(difference.present)[:2]), *difference.absent[:3]]):
         told = doing(material, rank, others or sorted(set(ranks) - {rank}), some.timeout_ms)
         if rank in difference.absent and not told:
@@ -186,6 +213,7 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
         sorted(set(d.present) & {r for other in way if other is not d for r in other.absent}) for d in way
     ]
     chain = [said for difference in way for said in _those(difference)]
+    chain += [said for difference in way if difference.what == "order" for said in _late(difference, way)]
     odd: list[int] = []
     why: list[Said] = []
     order = sorted(range(len(way)), key=lambda i: len(sides[i]))
@@ -194,8 +222,10 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     for rank in sorted({r for side in sides for r in side}):
         if not odd and (said := clues.unlike(material, way, rank)):
             odd, why = [rank], [said]
+    within = {r for side in sides for r in side}
     places = " and ".join(
-        f"{clues.named(side)} in {clues.place(d)}" for side, d in zip(sides, way, strict=True)
+        f"{clues.named(side)} in {clues.place(d)}, for {clues.named([r for r in d.absent if r in within])}"
+        for side, d in zip(sides, way, strict=True)
     )
     text = f"ranks wait for each other in different groups: {places}"
     text += (
@@ -213,39 +243,73 @@ def _circle(material: Material, way: list[Difference]) -> Verdict:
     return Verdict("circle", everybody, head, chain, difference=difference)
 
 
+def _late(difference: Difference, way: list[Difference]) -> list[Said]:
+    """Which ranks made the call, too, and after which other one."""
+    said = []
+    for rank in difference.absent:
+        before = next((other.present[rank] for other in way if rank in other.present), None)
+        mine = difference.group.calls[rank][difference.seq][0]
+        if before:
+            text = f"rank {rank} made {clues.place(difference)}, too, at {mine.where}, but after {clues.call(before)}"
+            said.append(Said(text + ", which has not ended", (mine.cite, before.cite)))
+    return said
+
+
 def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Verdict:
-    waits = [r for r in ranks if by_rank[r].name == "waiting"]
-    others = [r for r in ranks if r not in waits]
-    if waits:
-        call = next(
-            (c for r in waits if r in material.dumps for c in material.dumps[r].calls if c.open), None
-        )
-        at = f" in {clues.call(call)}" if call else ""
-        cites = tuple(by_rank[r].said.evidence[0] for r in waits[:3] if by_rank[r].said.evidence)
-        text = f"{clues.named(waits)} wait{'s' if len(waits) == 1 else ''}{at}"
-        chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waits[:6]]
+    waiting = [r for r in ranks if by_rank[r].name == "waiting"]
+    others = [r for r in ranks if r not in waiting]
+    if waiting:
+        call = clues.awaited(material, waiting, by_rank)
+        places = clues.places(waiting, by_rank)
+        at = f" in {clues.call(call)}" if call and len(places) < 2 else ""
+        keys = {row.key for r in waiting for row in material.of(r, "store")[-1:]}
+        if not call and len(keys) == 1 and all(material.of(r, "store") for r in waiting):
+            at = f" for the key {keys.pop()} of the store"
+        cites = tuple(by_rank[r].said.evidence[0] for r in waiting[:3] if by_rank[r].said.evidence)
+        text = f"{clues.named(waiting)} wait{'s' if len(waiting) == 1 else ''}{at}"
+        chain = [Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence) for r in waiting[:6]]
         busy = [
             r
             for r in others
             if by_rank[r].name in ("compiling", "elsewhere", "dead") or open_compile(material, r)
         ]
         for rank in busy[:8]:
-            chain += doing(material, rank, waits, call.timeout_ms if call else 0)
+            chain += doing(material, rank, waiting, call.timeout_ms if call else 0)
+        chain += clues.graphs(material, others, waiting)
         if busy:
             return Verdict(
                 "waiting", busy, Said(f"{text}, and {clues.named(busy)} did something else", cites), chain
             )
         if others:
-            text += f"; what {clues.named(others)} did, nothing here says"
+            told = [r for r in others if by_rank[r].name in ("cut off", "elsewhere")]
+            for rank in told[:8]:
+                chain.append(Said(f"rank {rank}: {by_rank[rank].said.text}", by_rank[rank].said.evidence))
+                chain += doing(material, rank, waiting, call.timeout_ms if call else 0)
+            if silent := [r for r in others if r not in told]:
+                text += f"; what {clues.named(silent)} did, nothing here says"
+            else:
+                text += f"; what {clues.named(told)} called, no record shows"
             return Verdict("waiting", others, Said(text, cites), chain)
         differing, named = clues.watchdogs(material)
         if named:
             text = "the watchdogs name different calls under one number; the group is not in that line"
             return Verdict("difference", differing, Said(text, named[0].evidence), named)
+        if len(places) > 1:
+            sides = sorted(places.items(), key=lambda side: len(side[1]))
+            text = "all ranks wait, not at one place: "
+            text += "; ".join(f"{clues.named(side)} at {at}" for at, side in sides[:6])
+            odd = sides[0][1] if len(sides[0][1]) < len(sides[1][1]) else []
+            for rank in waiting[:6]:
+                chain += doing(material, rank, [r for r in waiting if r != rank], 0)
+            return Verdict("waiting", odd or waiting, Said(text, cites), chain)
         text = f"all ranks{at} wait, and no record shows one that is not there"
         text += ": a rank without files, the link, or a wait for something else"
         return Verdict("cannot tell", [], Said(text, cites), chain)
-    bad = [row for row in material.rows if row.kind in FAULTS and "ChildFailedError" not in row.text]
+    if cut := [r for r in ranks if by_rank[r].name == "cut off"]:
+        if quiet := [r for r in ranks if by_rank[r].name == "unknown"]:
+            return Verdict("waiting", quiet, *clues.quiet(material, cut, quiet, by_rank))
+    mute = ("ChildFailedError", *(["SignalException"] if remarks.outside(material) else ()))
+    bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]
     if bad:
         chain = [
             Said(f"rank {row.rank if row.rank is not None else '?'}: {row.text}", (row.cite,))
@@ -268,7 +332,11 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
         text = f"nothing is wrong in what is here: {len(material.dumps)} records with {total} calls agree"
         opened = any(call.open for dump in material.dumps.values() for call in dump.calls)
         text += "" if opened else ", and none is open"
-        return Verdict(
-            "nothing wrong", [], Said(text, tuple(dump.file for dump in list(material.dumps.values())[:3]))
-        )
+        chain = [
+            Said(f"rank {r}: {by_rank[r].said.text}", by_rank[r].said.evidence)
+            for r in ranks[:8]
+            if by_rank[r].name == "elsewhere"
+        ]
+        cites = tuple(dump.file for dump in list(material.dumps.values())[:3])
+        return Verdict("nothing wrong", [], Said(text, cites), chain)
     return Verdict("cannot tell", [], Said("no failure and no comparison of ranks is in what is here"))

@@ -77,8 +77,87 @@ TRUTH = {
         (4, "missing"),
         ["rank 0 in collective 4 of mesh_tensor", "before collective 3 of default_pg"],
     ),
+    "wrong_group": (
+        "difference",
+        [1],
+        (3, "missing"),
+        [
+            r"rank 1: .*drill.py:\d+ in wrong_group, by a compiled graph",
+            "rank 2's last call is of mesh",
+            "in batch",
+        ],
+    ),
+    "world_inside": (
+        "difference",
+        [0],
+        (3, "missing"),
+        ["ranks 1, 2: .* in world_inside", "rank 0 waited at .* in world_inside .*for recv"],
+    ),
+    "half_made": (
+        "difference",
+        [0],
+        None,
+        [
+            r"rank 0 waits in the making of group 1 at drill.py:\d+ in half_made",
+            r"ranks 1, 2 made group 1 \(mesh\) and called all_reduce.*: rank 0 makes another group",
+        ],
+    ),
+    # which rank made its groups in another order cannot be told: each waits for a member of the group of its number
+    "made_in_another_order": (
+        "difference",
+        [],
+        None,
+        ["rank 0 waits in the making of group 1", "ranks 1, 2 wait in the making of group 2", "in one order"],
+    ),
+    "ring": (
+        "circle",
+        [0, 1, 2, 3],
+        (2, "missing"),
+        [
+            "rank 0 in collective 2 of mesh_tensor, for rank 1",
+            "rank 1 in collective 2 of mesh_data, for rank 3",
+            "rank 3 in collective 2 of mesh_tensor, for rank 2",
+            "rank 2 in collective 2 of mesh_data, for rank 0",
+        ],
+    ),
+    "branch": (
+        "difference",
+        [1],
+        None,
+        [
+            "rank 0 aborted, because a peer sent 8 bytes",
+            r"rank 1 has another graph of compile \[1/0\]",
+            "in step",
+        ],
+    ),
+    "skipped": (
+        "difference",
+        [1],
+        (6, "missing"),
+        [r"at collective 5 .* different lines: rank 1 .* in skipped, ranks 0, 2 .* in skipped"],
+    ),
+    "stale": (
+        "difference",
+        [1],
+        (5, "operation"),
+        [
+            "rank 1 called all_reduce",
+            "by a compiled graph",
+            r"for compile \[0/0\], rank 1 took its code from a cache, rank 0 did not find it",
+        ],
+    ),
+    "wedged": (
+        "waiting",
+        [0],
+        None,
+        [
+            "ranks 1, 2 wait for the key .*plan of the store",
+            "rank 0 was in the program: .* in leader < .* in wedged",
+        ],
+    ),
+    "orphan": ("dead", [0], None, [r"exit code -9 \(SIGKILL\)"]),
 }
-CI = ("healthy", "other", "recompiling", "killed")
+CI = ("healthy", "other", "recompiling", "killed", "half_made", "ring", "wedged")
 SETS = [
     pytest.param(name, marks=[pytest.mark.slow] if name in CI else [pytest.mark.slow, pytest.mark.full])
     for name in TRUTH
@@ -98,7 +177,7 @@ def left(tmp_path_factory):
             command += ["--monitor-interval", "3"]  # others may write their record before they are ended
             command += [
                 "--nproc-per-node",
-                "4" if name == "subgroups" else "3",
+                "4" if name in ("subgroups", "ring") else "3",
                 "--log-dir",
                 "logs",
                 "drill.py",
@@ -144,6 +223,7 @@ def test_the_rank_the_collective_and_the_cause(name, left):
     # each line of the program that a sentence names is one of the drill
     source = DRILL.read_text().splitlines()
     for number, where in re.findall(r"drill\.py:(\d+) in (\w+)", everything(found)):
+        where = re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", where)
         assert any(f"def {where}" in line for line in source[: int(number) + 1]), (number, where)
 
 

@@ -73,7 +73,9 @@ def test_a_cache_that_hits_on_one_rank_only(tmp_path):
     for rank, what in ((0, "hit"), (1, "miss")):
         (tmp_path / f"log_{rank}.txt").write_text(CACHE.format(rank=rank, what=what))
     found, _ = told(tmp_path)
-    assert "rank 1 did not find them in a cache, rank 0 took its graphs from a cache" in said(found)
+    assert "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache" in said(
+        found
+    )
     (tmp_path / "log_1.txt").write_text(CACHE.format(rank=1, what="hit"))
     assert "cache" not in said(told(tmp_path)[0])
 
@@ -132,6 +134,35 @@ def test_the_two_hung_runs_of_lesson_08():
     assert (found.ranks, found.difference.seq, found.difference.what) == ([1], 37, "missing")
     assert {row.rank for row in held.rows if row.kind == "stack"} == {0, 1, 2, 3}
     assert "rank 1 was in the program: train.py:" in said(found)
+
+
+def test_the_cache_of_one_rank_is_gone():
+    """Captured on torch 2.15: rank 0 takes its code from the cache and runs it, rank 1 compiles and asks rank 0."""
+    found, _ = told(files.ours("data/captured/cache_hang"))
+    assert (found.kind, found.ranks) == ("difference", [1])
+    assert (str(found.difference.group), found.difference.seq, found.difference.what) == (
+        "default_pg",
+        1,
+        "missing",
+    )
+    assert "rank 0: all_reduce([4, 8] Float) number 1 of default_pg at train.py:42 in loss" in said(found)
+    assert "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache" in said(
+        found
+    )
+    assert "rank 1 was compiling [0/0] (train.py:42 in loss)" in said(found)
+    assert (
+        "rank 1's last call is all_gather([1] Long) number 1 of group 1 at train.py:55 in main, by the compiler"
+        in (said(found))
+    )
+
+
+def test_a_group_of_gloo_that_cannot_be_made_is_no_death_of_a_rank(tmp_path):
+    error = (
+        "RuntimeError: Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
+    )
+    for rank in range(2):
+        (tmp_path / f"log_{rank}.txt").write_text(RAISED.format(rank, 20, error))
+    assert told(tmp_path)[0].kind != "dead"
 
 
 def test_an_abort_of_a_rank_that_is_not_named(tmp_path):
