@@ -38,9 +38,7 @@ def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
     """On the reader's ranks, and on three."""
     _judge_lockstep(attempt, ranks, say)
     if len(ranks) != 3:
-        hint = (
-            "on two ranks it is right: on any number, dist.get_world_size(), all agree on the end and compare"
-        )
+        hint = "on two ranks it is right: on any number, each has to hear from all, dist.get_world_size()"
         judge_on_three(_judge_lockstep, attempt, hint)
 
 

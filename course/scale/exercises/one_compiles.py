@@ -48,8 +48,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     _starts(attempt, ranks, say, {"one all-reduce": _once, "two all-reduces": _twice}, (False, True))
     if len(ranks) != 3:
         hint = "on two ranks it is right: on any number, all but the one that compiles wait for its entry"
-        first = {"one all-reduce": _once}
-        judge_on_three(lambda *given: _starts(*given, first, (False,)), attempt, hint)
+        judge_on_three(_first_start, attempt, hint)
+
+
+def _first_start(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    _starts(attempt, ranks, say, {"one all-reduce": _once}, (False,))
 
 
 def _starts(
