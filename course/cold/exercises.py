@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch.distributed as dist
 from course.shared.jobs import hint_by_cause, judge_jobs
 from labkit import files, torch_compat
 from labkit.ranks import Ranks
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, judge_on_three, on_ranks
 
 __all__ = ["LOG", "cache_lines", "caches", "lockstep"]
 
@@ -23,16 +25,32 @@ SEEN = tuple((rows, i == 3) for i, rows in enumerate(ROWS))
 KINDS = tuple(dict.fromkeys(SEEN))
 # services by name: the last round of a warmup in which each rank compiles
 SERVICES = {"alike": (1, 1), "settling at different times": (3, 2)}
+BREAK = ((0, 1), (0, 1))  # in each service every rank has this many graphs and breaks more: equal counts
+ODD = {  # graphs and breaks more on rank 0, and on the others
+    "a graph break": ((0, 0), (0, 1)),
+    "a graph": ((0, 0), (1, 0)),
+    "a graph on rank 0, and a break": ((1, 0), (0, 1)),
+}
 HINT = "it is called as my_warmup(call, counted, plans); plans is None on all ranks but 0: send them first"
 
 
 def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Run a warmup for services whose ranks compile alike, settle at different times, and differ in a graph break."""
+    """On the reader's ranks, and on three."""
+    _judge_lockstep(attempt, ranks, say)
+    if len(ranks) != 3:
+        hint = "on two ranks it is right: on any number, each has to hear from all, dist.get_world_size()"
+        judge_on_three(_judge_lockstep, attempt, hint)
+
+
+def _judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Run a warmup for services whose ranks compile alike, settle at different times, and differ in their counts."""
     for name, settles in SERVICES.items():
-        found = list(on_ranks(ranks, _warm, attempt, settles, False, hint=HINT))
+        found = list(on_ranks(ranks, _warm, attempt, settles, BREAK, hint=HINT))
         _same_calls(found)
         calls, asked = found[0]["calls"], (max(settles) + 1) * len(KINDS)
         seen = f"{name}: {len(calls)} calls on each rank, compiled while serving: {[one['after'] for one in found]}"
+        raised = next((one["raised"] for one in found if one["raised"]), "")
+        seen += f", RuntimeError: {raised}" * bool(raised)
         missing = [kind for kind in KINDS if kind not in calls]
         if not calls:
             raise Mistake(seen, "nothing is warm yet: answer the plans by call(plan)")
@@ -40,24 +58,32 @@ def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
             raise Mistake(seen, f"{missing[0]} comes in production and not in the warmup")
         if len(set(calls[: len(KINDS)])) < len(KINDS):
             raise Mistake(seen, "a warmup costs time: one call of each kind in a round, not all traffic")
+        for begin in range(len(KINDS), min(len(calls), asked), len(KINDS)):
+            if set(calls[begin : begin + len(KINDS)]) != set(KINDS):
+                number = begin // len(KINDS) + 1
+                raise Mistake(
+                    f"{name}: round {number} has not each kind once",
+                    "a kind that compiles nothing now may compile later, once a flag flips: each kind in each round",
+                )
         if len(calls) < asked:
             hint = "a call may compile again at its second use: go on until a round in which no rank compiles"
             raise Mistake(seen, hint)
         if len(calls) > asked:
             raise Mistake(seen, "stop after the first round in which no rank has compiled")
-        if found[0]["raised"]:
-            raise Mistake(f"{name}: {found[0]['raised']}", "the counts are equal on all ranks")
+        if raised:
+            raise Mistake(seen, "at the end the counts are equal on all ranks")
         say(seen)
-    raised = [one["raised"] for one in on_ranks(ranks, _warm, attempt, (1, 1), True, hint=HINT)]
-    if not all(raised):
-        quiet = ", ".join(str(rank) for rank, said in enumerate(raised) if not said)
-        raise Mistake(
-            f"rank 1 has a graph break more: no RuntimeError on rank {quiet}",
-            "raise on every rank: one that goes on waits for the others in its next collective"
-            if any(raised)
-            else "at the end gather every rank's counts, and compare them",
-        )
-    say("a graph break on one rank: a RuntimeError on every rank")
+    for name, more in ODD.items():
+        errors = [one["raised"] for one in on_ranks(ranks, _warm, attempt, (1, 1), more, hint=HINT)]
+        if not all(errors):
+            quiet = ", ".join(str(rank) for rank, said in enumerate(errors) if not said)
+            raise Mistake(
+                f"{name} more on rank 1: no RuntimeError on rank {quiet}",
+                "raise on every rank: one that goes on waits for the others in its next collective"
+                if any(errors)
+                else "at the end gather every rank's counts, and compare them, graphs and breaks each",
+            )
+        say(f"{name} more on rank 1: a RuntimeError on every rank")
 
 
 def _same_calls(found: list[dict[str, Any]]) -> None:
@@ -80,8 +106,10 @@ def _same_calls(found: list[dict[str, Any]]) -> None:
             )
 
 
-def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, Any]:
-    """Run the attempt, then the day's requests; `odd`: rank 1 has a graph break more."""
+def _warm(
+    attempt: Attempt, settles: tuple[int, int], more: tuple[tuple[int, int], tuple[int, int]]
+) -> dict[str, Any]:
+    """Run the attempt, then the day's requests; `more`: the graphs and breaks that are counted besides."""
     torch_compat.dynamo_reset()
     rank, made, calls = dist.get_rank(), list[Any](), list[Any]()
     strange = raised = ""
@@ -96,7 +124,8 @@ def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, An
     run = torch.compile(program, backend=keep, dynamic=False)
 
     def answer(plan: Any, use: int) -> None:
-        run(torch.ones(plan[0], 3), plan[1], 2 if use >= settles[min(rank, 1)] else 1)
+        late = use >= settles[min(rank, 1)] and plan != KINDS[-1]  # one kind compiles once
+        run(torch.ones(plan[0], 3), plan[1], 2 if late else 1)
 
     def call(plan: Any) -> None:
         nonlocal strange
@@ -107,7 +136,8 @@ def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, An
         answer(plan, calls.count(plan))
 
     def counted() -> tuple[int, int]:
-        return len(made), int(odd and rank == 1 and bool(made))
+        graphs, breaks = more[min(rank, 1)] if made else (0, 0)
+        return len(made) + graphs, breaks
 
     try:
         with torch.no_grad():
@@ -116,16 +146,25 @@ def _warm(attempt: Attempt, settles: tuple[int, int], odd: bool) -> dict[str, An
             except NotImplementedError:
                 raise
             except RuntimeError as error:
+                if _of_torch(error):  # such as a collective that does not fit the peers'
+                    raise
                 raised = str(error)[:200] or "RuntimeError"
             except ValueError:
                 if not strange:
                     raise
             before = len(made)
-            for plan in () if strange or odd else SEEN:
+            for plan in () if strange or raised else SEEN:
                 answer(plan, max(settles) + 1)
     finally:
         torch_compat.dynamo_reset()
     return {"calls": calls, "after": len(made) - before, "strange": strange, "raised": raised}
+
+
+def _of_torch(error: RuntimeError) -> bool:
+    """Whether it comes out of a call of torch, and the attempt has not raised it itself."""
+    home = os.path.dirname(torch.__file__)
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_filename.startswith(home) for frame, _ in frames)
 
 
 lockstep = Exercise(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,30 @@ def _parts(
 ) -> tuple[set[int], str, str]:
     if not isinstance(given, tuple | list) or len(given) != 3:
         raise Mistake(f"job {job}: {given!r}", form)
-    on, cause, change = given
-    on = {on} if isinstance(on, int) else on
-    if not isinstance(on, set | list | tuple | frozenset | range) or not set(on) <= set(range(size)):
+    on = _ranks(given[0])
+    if on is None or not on <= set(range(size)):
         known = " and ".join(", ".join(map(str, range(size))).rsplit(", ", 1))
         raise Mistake(f"job {job}: the ranks are {given[0]!r}", f"ranks are a list of {known}")
-    for word, words in ((cause, causes), (change, changes)):
-        if word not in words:
-            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(words)}")
-    return set(on), cause, change
+    return on, _word(job, given[1], causes), _word(job, given[2], changes)
+
+
+def _ranks(given: Any) -> set[int] | None:
+    """The numbers in what is given, of Python, numpy or torch, one or some; None if it holds anything else."""
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(given, str | Mapping) or not isinstance(given, int | Iterable):
+        return None
+    found = list(given) if isinstance(given, Iterable) else [given]
+    if any(isinstance(rank, bool) or not hasattr(rank, "__index__") for rank in found):
+        return None  # True is no rank, and a row of them is a mask
+    return {operator.index(rank) for rank in found}
+
+
+def _word(job: str, given: Any, words: Collection[str]) -> str:
+    """The word of the list, however its letters are written."""
+    for word in words:
+        if isinstance(given, str) and " ".join(given.split()).casefold() == word.casefold():
+            return word
+    raise Mistake(f"job {job}: {given!r} is not a word of the list", f"one of {', '.join(words)}")
 
 
 def hint_in_order(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from labkit import lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, judge_on_three, on_ranks
 from labkit.torch_compat import funcol
 
 __all__ = ["one_compiles"]
@@ -43,10 +44,28 @@ def _twice(x: Any) -> Any:
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Two functions on the reader's ranks, and the start of one on three."""
+    _starts(attempt, ranks, say, {"one all-reduce": _once, "two all-reduces": _twice}, (False, True))
+    if len(ranks) != 3:
+        hint = "on two ranks it is right: on any number, all but the one that compiles wait for its entry"
+        judge_on_three(_first_start, attempt, hint)
+
+
+def _first_start(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    _starts(attempt, ranks, say, {"one all-reduce": _once}, (False,))
+
+
+def _starts(
+    attempt: Attempt,
+    ranks: Ranks,
+    say: Callable[[str], None],
+    functions: dict[str, Callable[[Any], Any]],
+    starts: tuple[bool, ...],
+) -> None:
     """Start with an empty folder and once more with what is in it; count the misses and hits of Inductor's cache."""
-    for name, function in {"one all-reduce": _once, "two all-reduces": _twice}.items():
+    for name, function in functions.items():
         with tempfile.TemporaryDirectory() as folder:
-            for again in (False, True):
+            for again in starts:
                 try:
                     found = on_ranks(ranks, _call, attempt, function, folder, hint=FORM, timeout=TIMEOUT_S)
                 except Mistake as mistake:
@@ -76,13 +95,18 @@ def _counts(name: str, again: bool, found: list[dict[str, Any]]) -> None:
         raise Mistake(seen, "a rank runs the function without Inductor: every rank compiles it or hits")
 
 
+def _nap(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """A moment in the place of a sleep: polling goes on, and no rank is late enough because it slept."""
+    sleep(min(seconds, 0.01))
+
+
 def _call(attempt: Attempt, function: Callable[[Any], Any], folder: str) -> dict[str, Any]:
     """A first call with this cache folder: whether it is right, and what it added to the counters of the cache."""
     torch_compat.dynamo_reset()
     x, results = torch.linspace(-1, 1, 64).reshape(8, 8), list[Any]()
     with torch.no_grad(), mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}):
         expected = function(x) + 0
-        with quiet_stderr():
+        with quiet_stderr(), mock.patch("time.sleep", _nap):
             found = lessons.program("scale").counted(lambda: results.append(attempt(function, x)))
         y = results[0]
         right = isinstance(y, torch.Tensor) and y.shape == expected.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -33,13 +34,13 @@ def shard(place: int, sizes: tuple[int, int] = SIZES) -> tuple[int, ...]:
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Each graph's rank and number of ranks, and any sizes with one shape for all."""
+    """Each graph's rank and number of ranks, and the smallest sizes with one shape for all."""
     answer = on_ranks(ranks, _asked, attempt, only=0, hint=FORM)[0]
     if not isinstance(answer, dict) or set(answer) != {*WRITERS, "sizes"}:
         raise Mistake(f"my_places() returns {str(answer)[:100]}", FORM)
     for name, pair in answer.items():
-        if not isinstance(pair, tuple) or len(pair) != 2 or any(type(part) is not int for part in pair):
-            raise Mistake(f"{name}: {str(pair)[:100]}", "a pair of whole numbers; " + FORM)
+        if not isinstance(pair, tuple):
+            raise Mistake(f"{name}: {pair}", "a pair of whole numbers; " + FORM)
     shapes = Counter(shard(place) for place in range(MESH[0] * MESH[1]))
     for name, writer in WRITERS.items():
         rank, number = answer[name]
@@ -58,6 +59,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     if kinds > 1:
         hint = "rows are cut by the first dimension of the mesh, columns by the second: each has to divide"
         raise Mistake(f"sizes {rows} x {columns}: {kinds} different shards", hint)
+    if rows - MESH[0] >= SIZES[0] or columns - MESH[1] >= SIZES[1]:
+        seen = f"sizes {rows} x {columns}: one graph for all, and there are smaller ones"
+        raise Mistake(
+            seen, "every row and column that is added is work: the next multiple, of each dimension by itself"
+        )
     say(f"{rows} x {columns}: one graph for all")
 
 
@@ -76,9 +82,18 @@ def _asked(attempt: Attempt) -> Any:
     answer = attempt()
     if not isinstance(answer, dict):
         return type(answer).__name__
-    return {
-        str(name): tuple(pair) if isinstance(pair, list | tuple) else pair for name, pair in answer.items()
-    }
+    return {str(name): _pair(given) for name, given in answer.items()}
+
+
+def _pair(given: Any) -> tuple[int, int] | str:
+    """Two whole numbers, of Python, numpy or torch; or what is given, as text."""
+    try:
+        first, second = given.tolist() if hasattr(given, "tolist") else given
+        if not isinstance(first, bool) and not isinstance(second, bool):
+            return operator.index(first), operator.index(second)
+    except (TypeError, ValueError):
+        pass
+    return repr(given)[:100]
 
 
 places = Exercise(

@@ -51,6 +51,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
                     f"{size} ranks: equal texts; each rank with rank 0's graph is right: {used}",
                     "the text is the same, and the graph holds rank 0's answer in a tensor: nothing asks when it runs",
                 )
+            if made[0]["promised"]:
+                raise Mistake(
+                    f"{size} ranks: {made[0]['promised']}",
+                    "the compiler knows only what the fake makes: it needs the shape and dtype of the real result",
+                )
         say(f"{size} ranks: one graph, equal texts, and rank 0's graph is right on every rank")
 
 
@@ -79,7 +84,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
     mine = _compile(operator)
     dist.all_gather_object(every, mine)
     if not any(one["error"] for one in every) and len({one["text"] for one in every}) == 1:
-        mine["used"] = _use(operator, every[0]["graph"])
+        mine["used"], mine["promised"] = _use(operator, every[0]["graph"])
     return mine
 
 
@@ -100,14 +105,42 @@ def _compile(operator: Any) -> dict[str, Any]:
     }
 
 
-def _use(operator: Any, pickled: bytes) -> bool:
-    """Compile again, and run the given graph, of another rank, with the inputs that this rank's graph would get."""
+class _Compared(torch.fx.Interpreter):
+    """Runs a graph, and compares each result with what the compiler was told of it."""
+
+    differs = ""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        real, told = super().run_node(n), n.meta.get("val")
+        if isinstance(real, torch.Tensor) and isinstance(told, torch.Tensor) and not self.differs:
+            shapes = zip(told.shape, real.shape, strict=True) if told.dim() == real.dim() else [(-1, 0)]
+            if told.dtype != real.dtype or any(type(a) is int and a != b for a, b in shapes):
+                names = [f"{one.dtype} {tuple(one.shape)}" for one in (told, real)]
+                self.differs = f"the fake of {n.target} has {names[0]}, and its result {names[1]}"
+        return real
+
+
+def _use(operator: Any, pickled: bytes) -> tuple[bool, str]:
+    """Compile again, and run rank 0's graph with this rank's inputs: whether it is right, and what a fake has wrong."""
     program, x, other = lessons.program("since"), _inputs(), pickle.loads(pickled)
     torch_compat.dynamo_reset()
-    backend = program.aot_autograd(fw_compiler=lambda graph, inputs: program.make_boxed_func(other.forward))
+    compared: list[_Compared] = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        compared.append(_Compared(graph))
+
+        def run(*given: Any) -> Any:
+            compared[-1].run(*given)
+            return other.forward(*given)
+
+        return program.make_boxed_func(run)
+
     with _symbols(), torch.no_grad():
+        backend = program.aot_autograd(fw_compiler=compiler)
         y = torch.compile(program.own_rows, backend=backend, fullgraph=True)(x, operator)
-    return bool(y.shape == x.shape and torch.equal(y, 2 * x))
+    return bool(y.shape == x.shape and torch.equal(y, 2 * x)), next(
+        (c.differs for c in compared if c.differs), ""
+    )
 
 
 coordinate = Exercise(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -39,10 +39,13 @@ LINES: dict[str, Callable[..., Any]] = {  # what the lesson's job runs
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Compare a set of letters with the lines whose graphs differ on two ranks, with the switch on."""
-    named = on_ranks(ranks, attempt, only=0, hint="it is called without arguments")[0]
-    if not isinstance(named, set | frozenset | list | tuple) or not set(named) <= set(LINES):
-        raise Mistake(f"the answer is {named!r}", f"a set of letters from {', '.join(LINES)}")
-    named = set(named)
+    given = on_ranks(ranks, attempt, only=0, hint="it is called without arguments")[0]
+    letters: list[Any] = (
+        list(given) if isinstance(given, Iterable) and not isinstance(given, Mapping) else [None]
+    )
+    if not all(isinstance(letter, str) and letter in LINES for letter in letters):
+        raise Mistake(f"the answer is {given!r}", f"a set of letters from {', '.join(LINES)}")
+    named = set(letters)
     with Ranks(2, device="cpu", backend="fake", quiet=True) as two:
         texts = {letter: on_ranks(two, quietly, _text, letter) for letter in LINES}
     differ = {letter for letter, found in texts.items() if len(set(found)) > 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 
 
@@ -76,6 +77,64 @@ def only_rank_0_raises(call, counted, plans):
     rounds(call, counted, sent(plans), compare=dist.get_rank() == 0)
 
 
+def until_warm(call, counted, plans, of):
+    """The last counts of every rank, each as `of` has it, after the warmup."""
+    everyone = [(True, None)] * dist.get_world_size()
+    while any(compiled for compiled, _ in everyone):
+        before = counted()
+        for plan in plans:
+            call(plan)
+        dist.all_gather_object(everyone, (counted() != before, of(counted())))
+    return [one for _, one in everyone]
+
+
+def breaks_alone(call, counted, plans):
+    if len(set(until_warm(call, counted, sent(plans), lambda counts: counts[1]))) > 1:
+        raise RuntimeError("the breaks differ")
+
+
+def their_sums(call, counted, plans):
+    if len(set(until_warm(call, counted, sent(plans), sum))) > 1:
+        raise RuntimeError("the sums differ")
+
+
+def any_break(call, counted, plans):
+    if any(until_warm(call, counted, sent(plans), lambda counts: counts[1])):
+        raise RuntimeError("a break")
+
+
+def what_compiled_alone(call, counted, plans):
+    left = sent(plans)
+    while left:
+        again = []
+        for plan in left:
+            before, everyone = counted(), [None] * dist.get_world_size()
+            call(plan)
+            dist.all_gather_object(everyone, counted() != before)
+            again += [plan] * any(everyone)
+        left = again
+
+
+def with_its_neighbour(call, counted, plans):
+    """Ranks 0 and 1 compare; a third has nobody to ask."""
+    plans, me, more = sent(plans), dist.get_rank(), True
+
+    def both(number):
+        mine, other = torch.tensor(number), torch.tensor(number)
+        for sender in (0, 1) if me < 2 else ():
+            dist.send(mine, 1 - me) if me == sender else dist.recv(other, 1 - me)
+        return mine.tolist(), other.tolist()
+
+    while more:
+        before = counted()
+        for plan in plans:
+            call(plan)
+        more = any(both(int(counted() != before)))
+    mine, other = both(counted())
+    if mine != other:
+        raise RuntimeError("the counts differ")
+
+
 LOCKSTEPS = {
     its_own_plans: "send them first",
     one_round: "compile again at its second use",
@@ -86,8 +145,13 @@ LOCKSTEPS = {
     each_in_its_own_order: "in the same order",
     rows_alone: "a pair of rows and a flag",
     calls_nothing: "nothing is warm yet",
-    compares_nothing: "gather every rank's counts",
+    compares_nothing: "graphs and breaks each",
     only_rank_0_raises: "raise on every rank",
+    breaks_alone: "graphs and breaks each",
+    their_sums: "graphs and breaks each",
+    any_break: "counts are equal on all",
+    what_compiled_alone: "each kind in each round",
+    with_its_neighbour: "on any number",
 }
 
 
@@ -124,7 +188,17 @@ def a_miss():
     return {**JOBS, "E": ([0, 1], "an empty folder", "fill the folder first")}
 
 
+def a_mask():
+    return {**JOBS, "E": ([True, True], "bypassed", "a custom operator")}
+
+
+def nested():
+    return {**JOBS, "A": ([[0]], "another rank's code", "a folder for each rank")}
+
+
 CACHES = {
+    a_mask: "a list of 0 and 1",
+    nested: "a list of 0 and 1",
     every_shared_key_is_poison: "do they also write, and load, one code",
     hits_are_right: "which does it load in the second",
     other_keys_are_other_settings: "what it wrote itself",

@@ -7,4 +7,8 @@ def as_sets():
     return {job: (set(ranks), *rest) for job, (ranks, *rest) in exercises.RIGHT.items()}
 
 
-RIGHT = {"repair.profiles": (as_sets,)}
+def in_small_letters():
+    return {job: (list(ranks), *map(str.lower, rest)) for job, (ranks, *rest) in exercises.RIGHT.items()}
+
+
+RIGHT = {"repair.profiles": (as_sets, in_small_letters)}

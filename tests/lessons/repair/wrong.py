@@ -27,12 +27,17 @@ def one_of_two():
     return answer("C", [0], "work on one rank", "do it seldom, or on no rank")
 
 
+def a_mask():
+    return answer("C", [True, True], "work on both ranks", "do it seldom, or on no rank")
+
+
 WRONG = {
     "repair.profiles": {
         the_rank_that_waits: "the rank that waits has no fault",
         buckets: "not for bytes",
         an_operator: "far less than its CPU time",
         compiled: "in no operator of a layer",
+        a_mask: "a list of 0 and 1",
         one_of_two: "do the ranks differ in CPU time?",
     },
 }

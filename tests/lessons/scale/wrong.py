@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,14 @@ def cut_off():
     return RIGHT | {"sizes": (960, 1984)}
 
 
+def more_than_needed():
+    return RIGHT | {"sizes": (1024, 2048)}
+
+
+def one_size_of_both():
+    return RIGHT | {"sizes": (1008, 4096)}
+
+
 def only_names():
     return "A", "B", "C"
 
@@ -52,6 +61,8 @@ PLACES = {
     whole_row_and_column: "count the rows of the mesh",
     divided_by_the_other_dimension: "each has to divide",
     cut_off: "the weight has to fit",
+    more_than_needed: "the next multiple",
+    one_size_of_both: "the next multiple",
     only_names: "my_places() returns",
 }
 
@@ -99,7 +110,30 @@ def without_the_collective(function, x):
     return torch.compile(lambda x: x * dist.get_world_size())(x)
 
 
+def a_sleep(function, x):
+    def backend(graph, inputs):
+        time.sleep(30 * dist.get_rank())
+        return compile_fx(graph, inputs)
+
+    return torch.compile(function, backend=backend)(x)
+
+
+def rank_1_alone_waits(function, x):
+    def backend(graph, inputs):
+        token = torch.zeros(1)
+        if dist.get_rank() == 1:
+            dist.recv(token, 0)
+        compiled = compile_fx(graph, inputs)
+        if dist.get_rank() == 0:
+            dist.send(token, 1)
+        return compiled
+
+    return torch.compile(function, backend=backend)(x)
+
+
 COMPILES = {
+    a_sleep: "the others looked before the entry was there",
+    rank_1_alone_waits: "on any number",
     rank_0_calls_first: "the ranks wait for each other",
     all_at_once: "the others looked before the entry was there",
     others_in_eager: "runs the function without Inductor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -56,7 +57,15 @@ def as_a_list():
     return ["c", "d", "f", "g"]
 
 
+def as_a_word():
+    return "cdfg"
+
+
+def of_numpy():
+    return numpy.array(["c", "d", "f", "g"])
+
+
 RIGHT = {
     "since.coordinate": [a_symbol, without_inputs, by_library, item_of_a_tensor, an_input],
-    "since.stays": [as_a_list],
+    "since.stays": [as_a_list, as_a_word, of_numpy],
 }

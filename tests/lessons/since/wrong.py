@@ -38,6 +38,32 @@ def the_next_rank():
     return coordinate
 
 
+def another_dtype():
+    """`new_empty` takes the dtype of x."""
+
+    @torch.library.custom_op("wrong::another_dtype", mutates_args=())
+    def coordinate(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([dist.get_rank()])
+
+    @coordinate.register_fake
+    def _(x):
+        return x.new_empty(1)
+
+    return coordinate
+
+
+def another_shape():
+    @torch.library.custom_op("wrong::another_shape", mutates_args=())
+    def coordinate(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([dist.get_rank()])
+
+    @coordinate.register_fake
+    def _(x):
+        return x.new_empty(2, dtype=torch.int64)
+
+    return coordinate
+
+
 def only_numbers():
     return {"c", "d"}
 
@@ -62,11 +88,17 @@ def a_number():
     return 3
 
 
+def nested():
+    return ["c", ["d", "f", "g"]]
+
+
 COORDINATE = {
     a_python_number: "Python's numbers become constants",
     a_tensor: "the graph holds rank 0's answer in a tensor",
     no_fake: "register_fake",
     not_compiled: "it has to be an operator",
+    another_dtype: "the shape and dtype of the real result",
+    another_shape: "the shape and dtype of the real result",
     the_next_rank: "a number of the trace has taken its place",
 }
 STAYS = {
@@ -76,6 +108,7 @@ STAYS = {
     sizes_too: "the size of a mesh is the same on every rank",
     none_stays: "no number of your Python's",
     a_number: "a set of letters",
+    nested: "a set of letters",
 }
 
 WRONG = {"since.coordinate": COORDINATE, "since.stays": STAYS}
