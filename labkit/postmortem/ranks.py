@@ -201,8 +201,10 @@ def doing(material: Material, rank: int, others: list[int], timeout_ms: int) -> 
         where = f" at {row.where}" if row.where else ""
         found.append(Said(f"rank {rank} ended: {row.text}{where}", (row.cite,)))
     for row in material.of(rank, "gloo", "store")[:1]:
-        if row.where and (row.kind == "store" or WAITS.search(row.text)):
-            found.append(Said(f"rank {rank} waited at {row.where}: {short(row.text, 120)}", (row.cite,)))
+        waited = row.kind == "store" or WAITS.search(row.text)
+        if row.where and (waited or "Connection" in row.text):
+            what = "waited" if waited else "lost its connection"
+            found.append(Said(f"rank {rank} {what} at {row.where}: {short(row.text, 120)}", (row.cite,)))
     return found + during(material, rank, others, timeout_ms)
 
 
