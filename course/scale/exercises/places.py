@@ -103,7 +103,7 @@ places = Exercise(
     10,
     (
         "the rank that wrote each of three graphs, and how many ranks have it",
-        "sizes with one graph for all",
+        "the smallest sizes with one graph for all",
     ),
     judge,
 )
