@@ -68,13 +68,13 @@ def patched(dotted: str, **values: Any) -> Any:
 @contextlib.contextmanager
 def settings_kept() -> Iterator[None]:
     """Give a context after which the compiler's settings and its stance are as they were before."""
-    names = (
-        "torch._dynamo.config",
-        "torch._functorch.config",
-        "torch._inductor.config",
-        "torch.compiler.config",
+    configs = (
+        require("torch._dynamo.config"),
+        require("torch._functorch.config"),
+        require("torch._inductor.config"),
+        require("torch.compiler.config"),
     )
-    before = [(config, config.get_config_copy()) for config in map(require, names)]
+    before = [(config, config.get_config_copy()) for config in configs]
     with require("torch.compiler.set_stance")("default"):
         try:
             yield
