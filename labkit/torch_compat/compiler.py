@@ -69,16 +69,16 @@ def patched(dotted: str, **values: Any) -> Any:
 def settings_kept() -> Iterator[None]:
     """Give a context after which the compiler's settings and its stance are as they were before."""
     configs = (
-        require("torch._dynamo.config"),
-        require("torch._functorch.config"),
-        require("torch._inductor.config"),
-        require("torch.compiler.config"),
+        (require("torch._dynamo.config.get_config_copy"), require("torch._dynamo.config.load_config")),
+        (require("torch._functorch.config.get_config_copy"), require("torch._functorch.config.load_config")),
+        (require("torch._inductor.config.get_config_copy"), require("torch._inductor.config.load_config")),
+        (require("torch.compiler.config.get_config_copy"), require("torch.compiler.config.load_config")),
     )
-    before = [(config, config.get_config_copy()) for config in configs]
+    before = [(copied, load, copied()) for copied, load in configs]
     with require("torch.compiler.set_stance")("default"):
         try:
             yield
         finally:
-            for config, values in before:
-                now = config.get_config_copy()
-                config.load_config({name: was for name, was in values.items() if now[name] != was})
+            for copied, load, values in before:
+                now = copied()
+                load({name: was for name, was in values.items() if now[name] != was})
