@@ -11,6 +11,7 @@ import pandas as pd
 
 from labkit.look import calls, loads, names, switches
 from labkit.look.effects import REWRITTEN
+from labkit.look.finding import Finding
 from labkit.look.found import NUMBERS_ONLY, Look
 from labkit.look.owners import library_of, owner_of
 from labkit.records.guard_words import form, from_break
@@ -177,23 +178,21 @@ def _apart(looked: Look) -> list[Cause]:
 
 def _lost(looked: Look) -> list[Cause]:
     """Checkpoints of which little or nothing was loaded, without an error."""
-    return [
-        Cause(one.said, one.place, why=one.why, fix=one.fix, seconds=float("inf"))
-        for one in loads.lost(looked.whole["loads"])
-    ]
+    return [_of(one, float("inf")) for one in loads.lost(looked.whole["loads"])]
 
 
 def _names(looked: Look) -> list[Cause]:
     """Weights that are kept under names that torch.compile and DDP have changed."""
-    return [Cause(one.said, one.place, why=one.why, fix=one.fix) for one in names.kept(looked.held["names"])]
+    return [_of(one) for one in names.kept(looked.held["names"])]
+
+
+def _of(found: Finding, seconds: float = 0.0) -> Cause:
+    return Cause(found.said, found.place, why=found.why, fix=found.fix, seconds=seconds)
 
 
 def _gradients(looked: Look) -> list[Cause]:
     """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
-    found = [
-        Cause(f"ranks differ: {one.said}", one.place, why=one.why, fix=one.fix, seconds=float("inf"))
-        for one in looked.gradients
-    ]
+    found = [_of(one._replace(said=f"ranks differ: {one.said}"), float("inf")) for one in looked.gradients]
     seen = looked.whole["effects"]
     seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
     for row in seen.itertuples():

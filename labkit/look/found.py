@@ -13,6 +13,7 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas
+from labkit.look.finding import Finding
 from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
@@ -216,7 +217,7 @@ class Look:
         return [*calls.differing(self.held["calls"]), *held, *(one.said for one in self.gradients)]
 
     @functools.cached_property
-    def gradients(self) -> list[gradients.Found]:
+    def gradients(self) -> list[Finding]:
         """The gradients that torch takes for replicated and that differ between ranks."""
         return gradients.wrong(self.held["gradients"])
 

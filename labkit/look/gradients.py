@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 from labkit import torch_compat
 from labkit.look import replicas
+from labkit.look.finding import Finding
 from labkit.look.made import line_of_program
 
-__all__ = ["TYPES", "Found", "Leaving", "compared", "of_parameters", "reasons", "untold", "wrong"]
+__all__ = ["TYPES", "Leaving", "compared", "of_parameters", "reasons", "untold", "wrong"]
 
 TYPES = {
     "rank": "int64",
@@ -41,22 +42,6 @@ PARAMETER = "parameter"
 MOST = 64  # calls at one line
 _CHUNK = 1 << 18
 _SIGNS = (7, 13, 19)
-
-
-class Found(NamedTuple):
-    """A gradient that is no gradient of the whole.
-
-    Attributes:
-        place: The line of the program, '' for a parameter.
-        said: What differs.
-        why: What torch does with it.
-        fix: What to do.
-    """
-
-    place: str
-    said: str
-    why: str
-    fix: str
 
 
 class Leaving:
@@ -227,7 +212,7 @@ def _apart(table: pd.DataFrame) -> Iterator[tuple[Any, dict[int, float], bool]]:
         yield first, norms, any(not wide <= bound for wide in spread)
 
 
-def wrong(table: pd.DataFrame) -> list[Found]:
+def wrong(table: pd.DataFrame) -> list[Finding]:
     """Describe the gradients that torch takes for replicated and that differ between ranks, each line once.
 
     Of a parameter's gradient it is said where the parameter is sharded over that dimension of the mesh: torch takes a
@@ -236,7 +221,7 @@ def wrong(table: pd.DataFrame) -> list[Found]:
     Args:
         table: What all ranks noted.
     """
-    found: dict[tuple[str, ...], Found] = {}
+    found: dict[tuple[str, ...], Finding] = {}
     for first, norms, differs in _apart(table):
         if not differs or not first["dimension"] or (first["kind"] == PARAMETER and _like_own(first)):
             continue
@@ -254,7 +239,7 @@ def wrong(table: pd.DataFrame) -> list[Found]:
             fix = "where each rank computes a part, grad_placements with Partial() for that dimension; else give all"
             fix += " ranks the same input"
         key = (first["kind"], first["name"], first["place"], first["dimension"])
-        found.setdefault(key, Found(str(first["place"]), f"{said} (2-norm {sizes})", why, fix))
+        found.setdefault(key, Finding(str(first["place"]), f"{said} (2-norm {sizes})", why, fix))
     return list(found.values())
 
 

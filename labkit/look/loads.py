@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from torch import nn
 
+from labkit.look.finding import Finding
 from labkit.look.made import line_of_program
 from labkit.look.steps import wrapped
 
-__all__ = ["TYPES", "Lost", "Loads", "bare", "lost"]
+__all__ = ["TYPES", "Loads", "bare", "lost"]
 
 TYPES = {"rank": "int64", "place": "str", "module": "str", "given": "int64", "matched": "int64"}
 TYPES |= {"missing": "str", "unexpected": "str"}
 WRAPPERS = ("_orig_mod", "module")  # what torch.compile and DDP call the module that they wrap
-
-
-class Lost(NamedTuple):
-    """A load of which something was lost.
-
-    Attributes:
-        place: The line of the program.
-        said: What was loaded.
-        why: Names of both sides.
-        fix: What to do.
-    """
-
-    place: str
-    said: str
-    why: str
-    fix: str
 
 
 class Loads:
@@ -74,7 +59,7 @@ class Loads:
         return pd.DataFrame(list(self._rows), columns=[name for name in TYPES if name != "rank"])
 
 
-def lost(table: pd.DataFrame) -> list[Lost]:
+def lost(table: pd.DataFrame) -> list[Finding]:
     """Describe the loads of all ranks, each once.
 
     Args:
@@ -89,7 +74,7 @@ def lost(table: pd.DataFrame) -> list[Lost]:
         if bare(row.missing) == bare(row.unexpected):
             fix = "save and load the module that torch.compile and DDP were given, or rename the keys; then load with"
             fix += " strict=True"
-        found.append(Lost(row.place, said, why, fix))
+        found.append(Finding(row.place, said, why, fix))
     return found
 
 

@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -16,31 +16,16 @@ from torch import nn
 
 from labkit import places, torch_compat
 from labkit.look import replicas
+from labkit.look.finding import Finding
 from labkit.look.loads import bare
 from labkit.look.steps import wrapped
 
-__all__ = ["TYPES", "Kept", "Names", "kept"]
+__all__ = ["TYPES", "Names", "kept"]
 
 TYPES = {"rank": "int64", "kind": "str", "place": "str", "count": "int64", "theirs": "str", "ours": "str"}
 TWICE, LEFT = "twice", "left out"
 COMPILED = "_orig_mod"
 _CALLS = ("named_parameters", "state_dict")
-
-
-class Kept(NamedTuple):
-    """Weights by name of which something is not as it looks.
-
-    Attributes:
-        place: The line of the program that reads names, '' where it is not known.
-        said: What is kept.
-        why: Names of both sides.
-        fix: What to do.
-    """
-
-    place: str
-    said: str
-    why: str
-    fix: str
 
 
 class Names:
@@ -74,7 +59,7 @@ class Names:
 
     def begin(self) -> None:
         """Take the fingerprints of what is kept by name before the first step; what is read before it is set up."""
-        self._began = {id(held): _prints(held) for held in _by_name() if _prints(held)}
+        self._began = {id(held): prints for held in _by_name() if (prints := _prints(held))}
         self._read.clear()
 
     def table(self, rank: int) -> pd.DataFrame:
@@ -88,7 +73,7 @@ class Names:
                 if other is not None and one[key].shape == one[other].shape:
                     rows[rank, TWICE, "", len(one), key, other] = None
                     break
-        still = [one for one in held if self._began.get(id(one)) == _prints(one)]
+        still = [one for one in held if id(one) in self._began and self._began[id(one)] == _prints(one)]
         for (place, _), module in list(self._read.items()):
             named = dict(module().named_parameters()) if module() is not None else {}
             rows |= {(rank, LEFT, place, *found): None for one in still if (found := _unlike(one, named))}
@@ -127,7 +112,7 @@ def _prints(held: dict[str, torch.Tensor]) -> tuple[str, ...]:
         return tuple(replicas.fingerprint(one) for one in held.values() if replicas.readable(one))
 
 
-def kept(table: pd.DataFrame) -> list[Kept]:
+def kept(table: pd.DataFrame) -> list[Finding]:
     """Describe what all ranks noted, each once.
 
     Args:
@@ -145,7 +130,7 @@ def kept(table: pd.DataFrame) -> list[Kept]:
             why = f"the dict has `{row.theirs}`, the module `{row.ours}`"
             fix = "where it is an average, read the names of the module that torch.compile and DDP were given; where"
             fix += " it is a copy of the start, nothing"
-        found.append(Kept(str(row.place), said, why, fix))
+        found.append(Finding(str(row.place), said, why, fix))
     return found
 
 

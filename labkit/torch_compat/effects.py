@@ -115,8 +115,7 @@ def active_ddp() -> Any:
 
 def ddp_buckets(ddp: Any) -> int:
     """Return how many buckets a DDP module has; 0 before it made those that it stays with, in its second step."""
-    sizes = ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes")
-    return len(str(sizes).split(",")) if sizes else 0
+    return len(_bucket_sizes(ddp, "rebuilt_bucket_sizes"))
 
 
 def ddp_bucket_bytes(ddp: Any) -> set[int]:
@@ -124,9 +123,12 @@ def ddp_bucket_bytes(ddp: Any) -> set[int]:
 
     Not during a backward: DDP holds a lock then, and this call waits for it.
     """
-    about = ddp._get_ddp_logging_data()
-    sizes = [about.get(name) or "" for name in ("bucket_sizes", "rebuilt_bucket_sizes")]
-    return {int(size) for text in sizes for size in str(text).split(",") if size.strip()}
+    return {*_bucket_sizes(ddp, "bucket_sizes"), *_bucket_sizes(ddp, "rebuilt_bucket_sizes")}
+
+
+def _bucket_sizes(ddp: Any, name: str) -> list[int]:
+    sizes = ddp._get_ddp_logging_data().get(name) or ""
+    return [int(size) for size in str(sizes).split(",") if size.strip()]
 
 
 def ddp_was_called(ddp: Any) -> bool | None:
