@@ -15,7 +15,7 @@ from labkit.views.widget import InteractiveFigure
 
 
 class Limit(InteractiveFigure):
-    """One wait of two seconds, with a slider for the limit that is drawn over it."""
+    """One wait of two seconds, with a slider for the limit that the title compares with it."""
 
     def __init__(self, notes, ends):
         self.notes, self.ends = notes, ends
@@ -24,7 +24,7 @@ class Limit(InteractiveFigure):
     def draw(self, timeout_s):
         text = f"a limit of {timeout_s:g} s: {'ended' if timeout_s < 2 else 'slow, and right'}"
         title = text[0].upper() + text[1:]
-        return timelines(self.notes, self.ends, "", title, (0.5, 0.5 + timeout_s)), text
+        return timelines(self.notes, self.ends, "", title), text
 
     def _build(self, widgets):
         slider = widgets.FloatSlider(value=1.0, min=0.2, max=5.0, step=0.1)

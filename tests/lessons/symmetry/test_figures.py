@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pandas as pd
 import pytest
 
@@ -52,3 +54,25 @@ def test_a_timeline_says_what_each_rank_did_and_what_did_not_end():
     assert "late, rank 1: compile, all_reduce; returned after 2.50 s" in said and "a title" in said
     with pytest.raises(ValueError, match="kind"):
         timelines(notes.drop(columns="kind"), ends)
+
+
+def test_names_of_short_bars_stand_above_them_in_the_order_of_the_calls():
+    """However short: each name is drawn once, beside none of its neighbours, and long bars keep theirs inside."""
+    rows = [("d", 0, "compute", "layer", 0.0, 1.0)]
+    rows += [
+        ("d", 0, "collective", f"sum {name}", 1 + i / 1e3, 1 + (i + 1) / 1e3) for i, name in enumerate("qkv")
+    ]
+    rows += [("d", 1, "compute", "layer", 0.0, 1.0)]
+    notes = pd.DataFrame(rows, columns=["drill", "rank", "kind", "what", "begin", "end"])
+    ends = pd.DataFrame([("d", 0, 1.1, "a"), ("d", 1, 1.1, "b")], columns=["drill", "rank", "at", "said"])
+    drawn = timelines(notes, ends)
+    ax = drawn.axes[-1]
+    names = [text for text in ax.texts if text.get_text().startswith("sum")]
+    assert [text.get_text() for text in names] == ["sum q", "sum k", "sum v"]
+    boxes = [text.get_window_extent() for text in names]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    assert 0 < boxes[0].x0 and boxes[-1].x1 < drawn.bbox.x1
+    bars = [patch.get_window_extent() for patch in ax.patches[:4]]
+    assert min(box.y0 for box in boxes) > max(bar.y1 for bar in bars), "above the lane, on none of its bars"
+    inside = [text.get_window_extent() for text in ax.texts if text.get_text() == "layer"]
+    assert len(inside) == 2 and bars[0].y0 < inside[0].y0 < inside[0].y1 < bars[0].y1
