@@ -25,11 +25,29 @@ def test_the_matrix_says_who_notices_most():
     )
     assert "No single defence notices every drill. The widest: plan, 1 of 2; all together 1" in drawn.summary
     assert "b: none hung, plan hung" in drawn.summary
-    assert "caught: an error that names the difference; wrong, silent: ends" in drawn.summary
+    assert "no error; hung; caught: an error that names the difference" in drawn.summary
     assert "other error" not in drawn.summary
     assert "One defence notices all" in figure(report([("a", "plan", "caught")])).summary
     assert "No defence notices any" in figure(report([("a", "none", "wrong")])).summary
     assert "No drill was run" in figure(report([])).summary
+
+
+def test_rows_stand_by_their_ends_from_the_first_defence_on():
+    """The worst above, whatever the order of the drills; equal ones keep it, and a new word is drawn as it is."""
+    ends = {"e": "hr", "a": "rr", "b": "hc", "w": "wc", "d": "hc", "new": "xc"}
+    words = {"h": "hung", "r": "right", "c": "caught", "w": "wrong", "x": "melted"}
+    rows = [
+        (name, part, words[how])
+        for name, both in ends.items()
+        for part, how in zip(("none", "plan"), both, strict=True)
+    ]
+    ax = figure(report(rows)).axes[-1]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["new", "w", "e", "b", "d", "a"]
+    shown = {
+        (round(t.get_position()[1] - 0.52), round(t.get_position()[0] - 0.5)): t.get_text() for t in ax.texts
+    }
+    assert shown[0, 0] == "melted" and shown[1, 0] == "wrong, silent" and shown[2, 1] == "right"
+    assert [shown[row, 1] for row in (0, 1, 3, 4)] == ["caught"] * 4
 
 
 def drawn_notes(wait=2.0):
