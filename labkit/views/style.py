@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import matplotlib as mpl
@@ -118,10 +119,11 @@ class Figure(_Figure):
     """A matplotlib Figure that shows itself in a notebook without pyplot, whichever backend is active.
 
     `summary` says in one line what the picture shows. A saved notebook keeps it as the alt text of the picture and as
-    the plain text of the output.
+    the plain text of the output. `data` is what the output has beside the picture, by MIME type.
     """
 
     summary: str = ""
+    data: Mapping[str, Any] = MappingProxyType({})
 
     def png(self, quick: bool = False) -> bytes:
         """Render the figure.
@@ -146,8 +148,8 @@ class Figure(_Figure):
         return self.png()
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The metadata of the picture; the picture itself comes from `_repr_png_`."""
-        return {}, {"image/png": {"alt": self.summary}} if self.summary else {}
+        """The data, and the metadata of the picture; the picture itself comes from `_repr_png_`."""
+        return {**self.data}, {"image/png": {"alt": self.summary}} if self.summary else {}
 
     def __repr__(self) -> str:
         return self.summary or super().__repr__()
