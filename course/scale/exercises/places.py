@@ -102,8 +102,8 @@ places = Exercise(
     "medium",
     10,
     (
-        "the rank that wrote each of four graphs, and how many ranks have it",
-        "the smallest sizes with one graph for all",
+        "the rank that wrote each of the four graphs, and how many of the 1,024 ranks have it, group names aside",
+        "the smallest sizes, at least 1000 x 2040, with one graph for all",
     ),
     judge,
 )

@@ -70,7 +70,7 @@ PLACES = {
     any_in_the_middle: "has such a shard, and other groups",
     last_row_for_last_column: "in the last row or column",
     one_rank_each: "group names aside",
-    three_graphs: '"D": ...',
+    three_graphs: "my_places() returns",
     the_corner_counted_with_its_row: "count the rows of the mesh",
     the_other_corner: "in the last row or column",
     whole_row_and_column: "count the rows of the mesh",
