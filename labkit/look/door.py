@@ -14,7 +14,8 @@ __all__ = ["add"]
 STATUS = """\
 exit status:
   0  done, and the gate passed
-  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged
+  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged;
+     with --perturb: a difference on one rank changed more than --allow names
   2  a request that cannot be met, or no step to record
   3  the script failed
 """
@@ -39,7 +40,7 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
     return read
 
 
-NUMBERS = (
+NUMBERS: tuple[tuple[str, str, Any, Callable[[str], Any], str], ...] = (
     ("skip", "K", 2, _number(int, 0, 1_000_000), "steps before the first recorded one"),
     ("steps", "K", 3, _number(int, 1, 1_000), "steps to record"),
     ("timeout", "S", None, _number(float, 0.1, 1e9), "seconds that the script may take"),
@@ -50,6 +51,15 @@ NUMBERS = (
         _number(float, 0.1, 1e9),
         "seconds that all ranks may wait for each other (default: 60)",
     ),
+    ("perturb-rank", "R", None, _number(int, 0, 65_535), "the rank that differs (default: the last)"),
+    (
+        "perturb-step",
+        "K",
+        None,
+        _number(int, 1, 1_000_000),
+        "the batch that is shorter (default: the first recorded)",
+    ),
+    ("perturb-delay", "S", 20.0, _number(float, 0.1, 1e6), "seconds by which its first compile is slower"),
 )
 
 
@@ -80,6 +90,14 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
+    what = "run it as it is, and then with one difference on one rank at a time"
+    parser.add_argument("--perturb", action="store_true", help=what)
+    what = "of --perturb, only this difference (again for more)"
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=what)
+    what = "of --perturb, what may change: hang, error, collectives, numbers, graph, or DIFFERENCE:OUTCOME"
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
+    what = "of --perturb, one more difference: an environment variable of one rank (NAME alone: not set)"
+    parser.add_argument("--perturb-env", action="append", default=[], metavar="NAME=VALUE", help=what)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER

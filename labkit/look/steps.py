@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from labkit.look.conditions import Condition
 from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
@@ -34,11 +35,13 @@ class Options:
         steps: Steps to record.
         step: The name of the function whose calls are the steps; '' to find steps by compiled calls and
             `optimizer.step`.
+        condition: What differs on one rank, in a run whose decisions are compared; None in any other.
     """
 
     skip: int = 2
     steps: int = 3
     step: str = ""
+    condition: Condition | None = None
 
 
 class Steps:
