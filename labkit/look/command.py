@@ -49,7 +49,7 @@ def look(given: argparse.Namespace) -> int:
         return _merge(given)
     program = _program(given)
     baseline = gate.load(given.against) if given.against else None
-    options = Options(given.skip, given.steps, given.step)
+    options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
     _free(given.trace)

@@ -80,6 +80,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
+    what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
+    parser.add_argument("--values", action="store_true", help=what)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
