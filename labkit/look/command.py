@@ -44,7 +44,7 @@ def look(given: argparse.Namespace) -> int:
         perturb.check(given, launch is not None)
         return perturb.perturb(given, program, _folder(given.out, program.name))
     baseline = gate.load(given.against) if given.against else None
-    options = Options(given.skip, given.steps, given.step)
+    options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
     _free(given.trace)

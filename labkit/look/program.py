@@ -30,6 +30,7 @@ from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
 from labkit.look.names import Names
 from labkit.look.steps import Options, Steps, watching, wrapped
+from labkit.look.values import Values
 from labkit.ranks import failing, here
 from labkit.ranks.introspect import aside
 from labkit.records import Record, install
@@ -103,6 +104,7 @@ def run(program: Program, options: Options, folder: str) -> None:
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork
             report_of(steps, rank, program.name, program.command).save(folder)
+            steps.keep_values(Path(folder) / f"values-{rank}.pt")
             decided()
 
     with followed(options, keep) as steps:
@@ -161,6 +163,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
             steps.after = _held(steps, first, averaging, leaving, names)
+            values.take()
         keep(steps)
 
     def begin() -> None:
@@ -174,7 +177,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
-    leaving = Leaving(lambda: not steps.since_ns)
+    leaving, values = Leaving(lambda: not steps.since_ns), Values(steps)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.enter_context(averaging.watching())
@@ -182,6 +185,8 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(names.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
+        if options.values:
+            last.enter_context(values.watching())
         yield steps
 
 
