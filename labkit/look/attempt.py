@@ -46,6 +46,7 @@ def attempt(
     program: Program,
     options: Options,
     folder: Path,
+    env: Mapping[str, str | None] | None = None,
     rank_env: Mapping[int, Mapping[str, str | None]] | None = None,
 ) -> Ending:
     """Run the script on ranks.
@@ -55,13 +56,14 @@ def attempt(
         program: The script.
         options: Which steps to record.
         folder: Where ranks write.
+        env: Environment variables of the ranks.
         rank_env: What differs in the environment of single ranks.
 
     Raises:
         ValueError: If the function that is a step is not there.
     """
     more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S, "verify": given.verify}
-    more |= {"logs": folder / LOGS if tlparse.tool() else None, "rank_env": rank_env}
+    more |= {"logs": folder / LOGS if tlparse.tool() else None, "env": env, "rank_env": rank_env}
     with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:

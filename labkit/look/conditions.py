@@ -1,4 +1,4 @@
-"""What differs on one rank of a run: a slow compile, or a shorter batch. The environment differs by `Ranks(rank_env=)`."""
+"""What differs on one rank of a run: its compile cache, a slow compile, or a shorter batch."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ __all__ = ["Condition", "apply", "done", "shorter"]
 
 @dataclass(frozen=True)
 class Condition:
-    """What differs on one rank.
+    """What differs on one rank, and the compile cache of each.
 
     Args:
         rank: The rank; -1 for none.
         delay_s: Seconds that its first compile takes longer.
         batch: The batch, counted from 1, of each DataLoader that has one row less there; 0 for none.
+        caches: The folder of each rank's compile cache; empty for the one that the environment names.
     """
 
     rank: int = -1
     delay_s: float = 0.0
     batch: int = 0
+    caches: tuple[str, ...] = ()
 
 
 def apply(condition: Condition, folder: Path, rank: int) -> None:
@@ -44,6 +46,9 @@ def apply(condition: Condition, folder: Path, rank: int) -> None:
         folder: Where the file goes.
         rank: This process.
     """
+    if condition.caches:  # torch reads it anew whenever it looks for its cache
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = condition.caches[rank]
+        os.environ.pop("TRITON_CACHE_DIR", None)
     if rank != condition.rank:
         return
     me = os.getpid()

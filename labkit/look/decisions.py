@@ -50,15 +50,17 @@ class Decision:
     def of(cls, compile_: Compile, names: Names) -> Decision:
         """Sum up one compile."""
         stages = {stage: digest(text, stage) for stage in CODE if (text := compile_.stages.get(stage))}
+        again, described = begun.again(compile_, names), begun.described(compile_, names)
         return cls(
-            f"{compile_.epoch}:{compile_.id}" if compile_.epoch else compile_.id,
-            begun.described(compile_, names).replace(f" again: {begun.again(compile_, names)}", ""),
-            begun.again(compile_, names),
-            compile_.digest,
-            compile_.pieces,
-            {True: "hit", False: "miss", None: ""}[compile_.cached],
-            *("/".join(stages[s] for s in those if s in stages) for those in (CODE[:2], CODE[2:])),
-            compile_.finished,
+            id=f"{compile_.epoch}:{compile_.id}" if compile_.epoch else compile_.id,
+            name=described.replace(f" again: {again}", "", 1) if again else described,
+            again=again,
+            graph=compile_.digest,
+            pieces=compile_.pieces,
+            cached={True: "hit", False: "miss", None: ""}[compile_.cached],
+            aot="/".join(stages[stage] for stage in CODE[:2] if stage in stages),
+            code="/".join(stages[stage] for stage in CODE[2:] if stage in stages),
+            done=compile_.finished,
         )
 
 

@@ -29,7 +29,7 @@ __all__ = ["KINDS", "Perturbation", "check", "perturb", "perturbations"]
 
 TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
 BASE = ("as it is, cold caches", "as it is, warm caches")
 # what a run with a difference cannot be asked for
 ALONE = ("save", "against", "trace", "merge")
@@ -180,14 +180,14 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
     caches = folder / "caches"
     rows: list[Outcome] = []
     try:
-        cold = _trial(given, program, folder / "cold", _own(caches / "base", world))
+        cold = _trial(given, program, folder / "cold", _caches(caches / "base", world))
         if cold.ending.said:
             return _fails(cold, BASE[0])
         if cold.looked is None or not cold.looked.steps:
             raise ValueError(found.nothing(cold.looked, Options(given.skip, given.steps, given.step)))
         left = (runs - 1) * cold.seconds + 2 * given.perturb_delay
         print(f"one run took {cold.seconds:.0f} s: about {left / 60:.0f} minutes are left\n", flush=True)
-        warm = _trial(given, program, folder / "warm", _own(_copied(caches, "warm", world), world))
+        warm = _trial(given, program, folder / "warm", _copied(caches, "warm", world))
         if warm.ending.said:
             return _fails(warm, BASE[1])
         noise = values.apart(cold.folder, warm.folder)
@@ -195,14 +195,12 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
         rows.append(_row(BASE[1], "", warm, cold, -1, True, True))
         print(text(rows[-1:]), flush=True)
         for one in every:
-            env = _own(_copied(caches, "now", world), world)
-            env[rank] = {**env[rank], **one.env}
-            if one.cache == "none":
-                shutil.rmtree(env[rank][CACHE] or "", ignore_errors=True)
-            elif one.cache == "other":
-                other = 0 if rank else 1
-                env[rank][CACHE] = str(shutil.copytree(env[other][CACHE] or "", caches / "now" / "other"))
-            trial = _trial(given, program, folder / one.name.replace("/", "_"), env, one)
+            kept = _copied(caches, "now", world)
+            if one.cache != "warm":
+                shutil.rmtree(kept[rank])
+            if one.cache == "other":
+                shutil.copytree(kept[0 if rank else 1], kept[rank])
+            trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
             rows.append(_row(one.name, one.said, trial, warm, rank, one.numbers, steady))
             if one.condition != Condition() and not (did := done(trial.folder)):
                 rows[-1] = replace(rows[-1], found=[], why=[], parting="", untried=_untried(one))
@@ -214,8 +212,8 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
         return INTERRUPTED
     finally:
         shutil.rmtree(caches, ignore_errors=True)
-        for kept in folder.glob("*/values-*.pt"):
-            kept.unlink()
+        for path in folder.glob("*/values-*.pt"):
+            path.unlink()
         if rows:
             _write(folder, program, world, rank, rows)
     notes = [] if steady else [f"two runs as they are differ in numbers ({_said(noise)}): not compared"]
@@ -228,41 +226,39 @@ class _Stopped(Exception):
     """Somebody interrupted a run."""
 
 
-def _own(folder: Path, world: int) -> dict[int, dict[str, str | None]]:
-    """The environment of each rank: a compile cache of its own, and the same order of sets."""
-    return {
-        rank: {CACHE: str(folder / f"rank-{rank}"), "TRITON_CACHE_DIR": None, "PYTHONHASHSEED": "0"}
-        for rank in range(world)
-    }
+def _caches(folder: Path, world: int) -> tuple[str, ...]:
+    """The compile cache of each rank: a folder of its own."""
+    return tuple(str(folder / f"rank-{rank}") for rank in range(world))
 
 
-def _copied(caches: Path, name: str, world: int) -> Path:
+def _copied(caches: Path, name: str, world: int) -> tuple[str, ...]:
     """Copy the caches of the first run: a run writes to them."""
     shutil.rmtree(caches / name, ignore_errors=True)
-    for rank in range(world):
-        if (caches / "base" / f"rank-{rank}").is_dir():
-            shutil.copytree(caches / "base" / f"rank-{rank}", caches / name / f"rank-{rank}")
-        else:  # nothing was compiled
-            (caches / name / f"rank-{rank}").mkdir(parents=True)
-    return caches / name
+    kept = _caches(caches / name, world)
+    for first, copied in zip(_caches(caches / "base", world), kept, strict=True):
+        os.makedirs(first, exist_ok=True)  # where nothing was compiled
+        shutil.copytree(first, copied)
+    return kept
 
 
 def _trial(
     given: argparse.Namespace,
     program: Program,
     folder: Path,
-    env: Mapping[int, Mapping[str, str | None]],
+    caches: tuple[str, ...],
     one: Perturbation | None = None,
+    rank: int = -1,
 ) -> _Trial:
     """Run the script once; what it prints goes to `output.txt`."""
     folder.mkdir()
-    condition = one.condition if one else Condition()
+    condition = replace(one.condition if one else Condition(), caches=caches)
     options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
     asked = copy.copy(given)
     asked.verify = (one is None or one.verify) and given.backend != "nccl"
     began = time.monotonic()
     with _printing_to(folder / "output.txt"):
-        ending = attempt(asked, program, options, folder, env)
+        own = {rank: one.env} if one and one.env else None
+        ending = attempt(asked, program, options, folder, SAME, own)
     seconds = time.monotonic() - began
     if ending.said.startswith(STOPPED):
         raise _Stopped

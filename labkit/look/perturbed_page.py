@@ -10,6 +10,12 @@ from labkit.page import document, escape
 
 __all__ = ["html", "text"]
 
+COMPARED = (
+    "How the run ended; collectives of a recorded step by rank and operation; every graph of Dynamo, recompiles and"
+    " breaks; parameters after the last recorded step and losses, where two runs without a difference agree in them. A"
+    " batch that is shorter and another precision change numbers by design: there, only what ranks should hold alike is"
+    " compared."
+)
 MOST_LINES = 6  # of an error, on the terminal
 
 
@@ -22,13 +28,9 @@ def text(rows: Sequence[Outcome]) -> str:
         lines += [f"    {line}" for line in told[:MOST_LINES]]
         if len(told) > MOST_LINES:
             lines.append(f"    ... {len(told) - MOST_LINES} lines more on the page")
-        lines += (
-            textwrap.wrap(
-                f"first decision apart: {row.parting}", 110, initial_indent="    ", subsequent_indent="    "
-            )
-            if row.parting and row.found
-            else []
-        )
+        if row.parting and row.found:
+            said = f"first decision apart: {row.parting}"
+            lines += textwrap.wrap(said, 110, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
 
@@ -42,36 +44,33 @@ def html(program: str, world: int, rank: int, rows: Sequence[Outcome]) -> str:
         rows: What each difference changed.
     """
     changed = [row for row in rows if row.found]
+    tried = sum(not row.untried for row in rows)
     verdict = (
         f"{len(changed)} of {len(rows)} differences on rank {rank} change what ranks do:"
         f" {', '.join(row.name for row in changed)}."
         if changed
-        else f"The same in what was compared, with each of {sum(not row.untried for row in rows)} differences on rank"
-        f" {rank}: collectives, graphs, recompiles and numbers."
+        else f"The same in what was compared, with each of {tried} differences on rank {rank}: collectives, graphs,"
+        " recompiles and numbers."
     )
-    head = "<tr><th>difference</th><th>rank {rank} has</th><th>outcome</th><th>first decision apart</th><th class='n'>s</th></tr>"
-    body = ""
-    for row in rows:
-        address = f"{row.folder}/index.html" if row.found != ["hang"] else f"{row.folder}/output.txt"
-        body += (
-            f"<tr><td><a href='{escape(address)}'>{escape(row.name)}</a></td><td>{escape(row.said or 'nothing else')}</td>"
-            f"<td><b>{escape(row.headline)}</b></td><td>{escape(row.parting if row.found else '')}</td>"
-            f"<td class='n'>{row.seconds:.0f}</td></tr>"
-        )
+    titles = ("difference", f"rank {rank} has", "outcome", "first decision apart", "seconds")
     parts = [
         f"<h1>{escape(program)}: one difference at a time</h1>",
-        f"<p class='quiet'>{world} ranks; each run has one difference, on rank {rank}, and is compared with the run that"
-        " has none and warm caches.</p>",
+        f"<p class='quiet'>{world} ranks. Each run has one difference, on rank {rank}, and is compared with the run"
+        " that has none and warm caches.</p>",
         f"<p class='{'bad' if changed else 'good'}'>{escape(verdict)}</p>",
-        f"<table>{head.replace('{rank}', str(rank))}{body}</table>",
+        f"<table><tr>{''.join(f'<th>{escape(title)}</th>' for title in titles)}</tr>{''.join(map(_row, rows))}</table>",
         *(_section(row) for row in rows if row.why or row.untried),
         "<h2>What was compared</h2>",
-        "<p class='quiet'>How the run ended; collectives of a recorded step by rank and operation; every graph of Dynamo,"
-        " recompiles and breaks; parameters after the last recorded step and losses, where two runs without a"
-        " difference agree in them. A batch that is shorter and another precision change numbers by design: there, only"
-        " what ranks should hold alike is compared.</p>",
+        f"<p class='quiet'>{COMPARED}</p>",
     ]
     return document(f"{program}: labkit look --perturb", parts)
+
+
+def _row(row: Outcome) -> str:
+    address = f"{row.folder}/{'output.txt' if row.found[:1] == ['hang'] else 'index.html'}"
+    cells = (row.said or "nothing else", row.headline, row.parting if row.found else "", f"{row.seconds:.0f}")
+    told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f"<tr><td><a href='{escape(address)}'>{escape(row.name)}</a></td>{told}</tr>"
 
 
 def _section(row: Outcome) -> str:

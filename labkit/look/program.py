@@ -96,7 +96,7 @@ def run(program: Program, options: Options, folder: str) -> None:
     let_groups_end()
     force_backend(program.backend)
     journal.keep(Path(folder), rank)
-    decided: Callable[[], None] = lambda: None
+    decided = None
     if options.condition is not None:
         decided = decisions.keep(Path(folder), rank)
         conditions.apply(options.condition, Path(folder), rank)
@@ -105,7 +105,8 @@ def run(program: Program, options: Options, folder: str) -> None:
         if os.getpid() == me:  # a script may fork
             report_of(steps, rank, program.name, program.command).save(folder)
             steps.keep_values(Path(folder) / f"values-{rank}.pt")
-            decided()
+            if decided is not None:
+                decided()
 
     with followed(options, keep) as steps:
         try:

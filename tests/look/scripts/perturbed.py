@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils.data import DataLoader, TensorDataset
 
+NAMES = {"query", "key", "value", "output", "gate"}
 KINDS = ("hash-seed", "cold-cache", "other-cache", "batch", "slow-compile", "threads", "WAVES")
 
 
@@ -22,8 +23,7 @@ def step_of(given, model, group):
     """The compiled function of one forward."""
 
     def hash_seed(x):
-        names = {"query", "key", "value", "output", "gate"}
-        for name in sorted(names) if given.fixed else names:
+        for name in sorted(NAMES) if given.fixed else NAMES:
             x = x + funcol.all_reduce(x * len(name), "sum", group) / 64
         return model(x)
 
