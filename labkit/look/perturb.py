@@ -166,8 +166,9 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
     world = given.n or 2
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
-    device = hardware.choose(world, "auto", given.backend).device
-    every = perturbations(rank, batch, given.perturb_delay, device, given.perturb_env)
+    chosen = hardware.choose(world, "auto", given.backend)
+    given.verify = chosen.backend in ("gloo", "shm")  # each of its collectives can be compared before it runs
+    every = perturbations(rank, batch, given.perturb_delay, chosen.device, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
     given.timeout, given.stall = given.timeout or TIMEOUT_S, given.stall or STALL_S
     runs = len(every) + len(BASE)
@@ -254,7 +255,7 @@ def _trial(
     condition = replace(one.condition if one else Condition(), caches=caches)
     options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
     asked = copy.copy(given)
-    asked.verify = (one is None or one.verify) and given.backend != "nccl"
+    asked.verify = given.verify and (one is None or one.verify)
     began = time.monotonic()
     with _printing_to(folder / "output.txt"):
         own = {rank: one.env} if one and one.env else None
