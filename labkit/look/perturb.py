@@ -203,10 +203,10 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
             trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
             rows.append(_row(one.name, one.said, trial, warm, rank, one.numbers, steady))
-            if one.condition != Condition() and not (did := done(trial.folder)):
-                rows[-1] = replace(rows[-1], found=[], why=[], parting="", untried=_untried(one))
-            elif one.condition != Condition():
+            if did := done(trial.folder):
                 rows[-1] = replace(rows[-1], said=did)
+            elif one.condition != Condition() and not trial.ending.said:
+                rows[-1] = replace(rows[-1], found=[], why=[], parting="", untried=_untried(one))
             print(text(rows[-1:]), flush=True)
     except _Stopped:
         print(STOPPED, file=sys.stderr)
