@@ -100,13 +100,13 @@ class Report:
         return next(iter(self.tables.values()))
 
     def figure(self, *args: Any, **kwargs: Any) -> Any:
-        """Draw the report with its view.
+        """Draw the report with its view. Showing the figure shows the report: it leaves the report's data, too.
 
         Args:
             args, kwargs: passed to the view.
 
         Returns:
-            A matplotlib Figure.
+            A `labkit.views.style.Figure`.
 
         Raises:
             ValueError: the report names no view, or one that is not there any more.
@@ -121,7 +121,9 @@ class Report:
             raise ValueError(
                 f"the view of report {self.name!r}, {self.view}, is not there any more"
             ) from None
-        return view(self, *args, **kwargs)
+        drawn = view(self, *args, **kwargs)
+        drawn.data = self._repr_mimebundle_()
+        return drawn
 
     def recorded(self) -> Report:
         """The same report, labelled with the machine and day of the recording instead of as a live run.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -144,6 +145,17 @@ def test_it_is_data_in_a_cell_only_where_labkit_executes_the_lesson(report, monk
     ((kind, text),) = report._repr_mimebundle_().items()
     assert kind.startswith("application/") and Report.from_json(text).verdicts[0].outcome == "faster"
     assert report.recorded()._repr_mimebundle_() == {}, "whoever recorded it has kept it"
+
+
+def test_its_figure_leaves_the_same_data_beside_the_picture(report, monkeypatch):
+    rows = pd.DataFrame({"test": ["env"], "run": ["fault alone"], "good": [True], "how": ["silent"]})
+    table = {"tests": rows.assign(said="rank 0: x", seconds=0.1)}
+    shown = replace(report, tables=table, view="course.break_it.figures:figure")
+    assert shown.figure()._repr_mimebundle_() == ({}, {"image/png": {"alt": shown.figure().summary}})
+    monkeypatch.setenv("LABKIT_REPORTS", "1")
+    data, _ = shown.figure()._repr_mimebundle_()
+    assert data == shown._repr_mimebundle_() and data
+    assert shown.recorded().figure()._repr_mimebundle_()[0] == {}
 
 
 def test_a_view_that_is_gone_is_named():

@@ -11,6 +11,7 @@ import pandas as pd
 
 from course.break_it import suite
 from labkit.ranks import RankError, Ranks, here
+from labkit.records.reasons import clean
 from labkit.torch_compat import dynamo_reset, settings_kept
 
 __all__ = ["ends", "three"]
@@ -73,6 +74,6 @@ def three(ranks: Ranks, body: Callable[[Any, bool, bool], Any]) -> pd.DataFrame:
     test, rows = replace(suite.TESTS[name], body=body), []
     for run, (fault, defended) in suite.RUNS.items():
         found = ends(ranks, body, fault, defended, stall=20.0 if defended else STALL_S)
-        said = {f"rank {rank}": end.said or str(end.value) for rank, end in enumerate(found)}
+        said = {f"rank {rank}": clean(end.said or str(end.value)) for rank, end in enumerate(found)}
         rows.append({"run": run, "how": suite.judge(test, run, found)["how"], **said})
     return pd.DataFrame(rows).set_index("run")

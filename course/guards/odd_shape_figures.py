@@ -21,7 +21,7 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
 
     Args:
         runs: what `odd_call` of lesson 09 returned on each rank, by what the run had, such as 'timeout 3 s'.
-        sleep_s: the arranged sleep of each later compile.
+        sleep_s: the sleep that was added to each later compile.
         label: the run label.
 
     Returns:
@@ -36,7 +36,7 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
             ]
             over = max(span["end"] for span in one["spans"])
             ends.append((drill, rank, over, one["ended"].partition(":")[0]))
-    arranged = f"Arranged: the timeouts, and that a compile after the first sleeps {sleep_s:g} s."
+    arranged = f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each compile after the first."
     tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
     return timelines(*tables, label=label, title=_title(runs), arranged=arranged)
 
@@ -50,27 +50,26 @@ class Attempts(InteractiveFigure):
 
     def __init__(self, runs: Mapping[str, Any], sleep_s: float, label: str) -> None:
         self.runs, self.sleep_s, self.label = runs, sleep_s, label
-        super().__init__(lanes(runs, sleep_s, label), _outcomes(runs))
+        super().__init__(lanes(runs, sleep_s, label))
 
     def _build(self, widgets: Any) -> Any:
         slider = widgets.SelectionSlider(options=list(self.runs), description="run", continuous_update=False)
 
-        def draw(run: str) -> tuple[Figure, str]:
-            chosen = {run: self.runs[run]}
-            return lanes(chosen, self.sleep_s, self.label), _outcomes(chosen)
-
-        return self.picture_with_controls(widgets, {"run": slider}, draw)
-
-
-def _outcomes(runs: Mapping[str, Any]) -> str:
-    return " | ".join(
-        f"{name}: {'right' if all(one['ended'] == 'right' for one in by_rank.values()) else 'error'}"
-        for name, by_rank in runs.items()
-    )
+        return self.picture_with_controls(
+            widgets, {"run": slider}, lambda run: lanes({run: self.runs[run]}, self.sleep_s, self.label)
+        )
 
 
 def _title(runs: Mapping[str, Any]) -> str:
-    failed = [
-        name for name, by_rank in runs.items() if any(one["ended"] != "right" for one in by_rank.values())
-    ]
-    return f"The same program fails with: {'; '.join(failed)}" if failed else "Slow, and right, in each run"
+    """What came of the wait of a rank that does not compile for one that does, and in which runs."""
+    came: dict[str, list[str]] = {}
+    for name, by_rank in runs.items():
+        compiles = {sum(span["kind"] == "compile" for span in one["spans"]) for one in by_rank.values()}
+        if any(one["ended"] != "right" for one in by_rank.values()):
+            what = "an error"
+        else:
+            what = "slow, and right," if len(compiles) > 1 else "no such wait"
+        came.setdefault(what, []).append(name)
+    return "One rank waits while another compiles: " + "; ".join(
+        f"{what} with {' and '.join(names)}" for what, names in came.items()
+    )

@@ -28,12 +28,12 @@ _hint = hint_in_order(
     RIGHT,
     {
         "A": "the rank that waits has no fault: which rank has much more CPU time?",
-        "B": "which rank has much more CPU time than its operators add up to?",
+        "B": "which rank has the CPU time, outside of all operators?",
         "C": "do the ranks differ in CPU time?",
     },
     {
         "A": "which operator has the one rank that the other has not?",
-        "B": "add up the operators of that rank: they are far less than its CPU time",
+        "B": "most of its step is in no operator, and it has the CPU time: what runs there?",
         "C": "which operator is the largest on both ranks?",
     },
     {

@@ -49,10 +49,11 @@ def watched(service: Any) -> dict[str, Any]:
         work = list(enumerate(TURNS * PROMPTS))
         with compile_health(places.place) as traffic:
             frames = [shard.frame(torch.tensor(prompt), number) + 0 for number, prompt in work]
-        error = max(
-            float((frame - whole.frame(torch.tensor(prompt), number)).abs().max())
+        off = [
+            (frame - whole.frame(torch.tensor(prompt), number)).abs().max()
             for (number, prompt), frame in zip(work, frames, strict=True)
-        )
+        ]
+        error = float(torch.stack(off).max().nan_to_num(torch.inf))  # Python's max may drop a NaN
         with record() as rec:
             for number, prompt in enumerate(PROMPTS, len(work)):
                 with rec.forward():

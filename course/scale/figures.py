@@ -16,13 +16,14 @@ HIGH, LEFT, GAP = 2.6, 0.8, 0.85
 
 
 @styled
-def curves(found: pd.DataFrame, label: str) -> Figure:
+def curves(found: pd.DataFrame, label: str, measured: int = 0) -> Figure:
     """Draw a model's step by the number of ranks.
 
     Args:
         found: a row for each world, ascending, with the world as index and the columns work, communication, step
             (seconds) and share (0 to 1).
         label: where the constants are from, with the word 'modelled'.
+        measured: the most ranks that a constant was measured on; what lies beyond is the formula alone.
 
     Returns:
         The figure.
@@ -52,11 +53,25 @@ def curves(found: pd.DataFrame, label: str) -> Figure:
     share.yaxis.set_major_formatter(PercentFormatter(1))
     share.plot(found.index, found["share"], color=TALK, linewidth=2)
     share.axhline(0.5, color=style.QUIET, linewidth=1, linestyle=":")
+    least, half = found["step"].idxmin(), _half_at(found)
+    marks = [(ax, least, 1e3 * found.loc[least, "step"], TOTAL, (0, 9), "center")]
+    marks += [(share, half, found.loc[half, "share"], TALK, (9, -9), "left")] if half else []
+    for one, place, height, colour, beside, where in marks:
+        one.plot(place, height, "o", color=colour, markersize=7)
+        one.annotate(
+            _ranks(place), (place, height), xytext=beside, textcoords="offset points", ha=where, color=colour
+        )
     ends = [2**i for i in range(0, 21, 2) if first <= 2**i <= last]
     for one in (ax, share):
         one.minorticks_off()
         one.set_xticks(ends, [f"{n:,}" for n in ends])
         one.grid(color=style.FAINT, linewidth=0.7)
+        if measured:
+            limits = one.get_xlim()
+            one.axvspan(limits[0], measured, color=style.QUIET, alpha=0.15, linewidth=0)
+            one.set_xlim(limits)
+    if measured:
+        sheet.say(f"Measured up to {_ranks(measured)}, the grey part; beyond, the formula alone")
     step = found["step"] * 1e3
     sheet.say(f"step: {step[first]:.3g} ms on {_ranks(first)}, {step[last]:.3g} ms on {last:,}")
     sheet.legend([(part, style.line(colour, line)) for part, line, colour in parts], left=LEFT)
@@ -92,7 +107,7 @@ def starts(found: pd.DataFrame, label: str) -> Figure:
     )
     ax = sheet.axes(LEFT, sheet.width - LEFT - 0.3, HIGH, top=sheet.top)
     sheet.top += HIGH + 0.5
-    ax.set(xscale="log", xlabel="ranks", ylabel="seconds (simulated)")
+    ax.set(xscale="log", xlabel="ranks (logarithmic)", ylabel="s until the last is ready (simulated)")
     keys = []
     kinds, drawn = ([*dict.fromkeys(found["policy"].str.partition(", ")[part])] for part in (0, 2))
     for policy, rows in found.groupby("policy", sort=False):
@@ -106,7 +121,8 @@ def starts(found: pd.DataFrame, label: str) -> Figure:
     ends = sorted(found["ranks"].unique())
     ax.minorticks_off()
     ax.set_xticks(ends, [f"{n:,}" for n in ends])
-    ax.set_ylim(bottom=0)
+    if ax.get_ylim()[0] < 0.5 * ax.get_ylim()[1]:  # else the lines would lie on each other
+        ax.set_ylim(bottom=0)
     ax.grid(color=style.FAINT, linewidth=0.7)
     sheet.legend(keys, left=LEFT)
     return sheet.finish(label)

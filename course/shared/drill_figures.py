@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from course.shared.matrix import Cell, matrix
+from course.shared.matrix import Cell, key, matrix
 from labkit.views.style import Figure, Sheet, empty_figure, styled
 from labkit.views.tables import table
 
@@ -22,7 +22,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "hung": ("#D55E00", "hung"),
     "wrong": ("#000000", "wrong, silent"),
 }
-# what those words mean that do not say it themselves; a figure explains the ones that stand in it
+# what those words mean that do not say it themselves; a figure's legend explains the ones that stand in it
 MEANS = {
     "caught": "an error that names the difference",
     "ended": "who waited is named, and not for whom",
@@ -35,26 +35,32 @@ MEANS = {
 def figure(report: Any, title: str | None = None, what: str = "what rank 1 does otherwise") -> Figure:
     """Draw the table `outcomes` of a report: what came of each drill under each defence.
 
-    `what` names the rows. Raises ValueError for a missing table.
+    Rows stand by their outcomes from the first defence on, the worst above. `what` names the rows. Raises ValueError
+    for a missing table.
     """
     found = table(report, "outcomes", ["drill", "defence", "outcome"])
     sheet = Sheet()
     if found.empty:
         return empty_figure(sheet, "No drill was run", report.label, title)
-    drills, defences = list(pd.unique(found["drill"])), list(pd.unique(found["defence"]))
-    meanings = "; ".join(
-        f"{LOOKS[how][1]}: {why}" for how, why in MEANS.items() if how in set(found["outcome"])
+    defences, worst = list(pd.unique(found["defence"])), list(reversed(LOOKS))
+    came = {(row["drill"], row["defence"]): str(row["outcome"]) for row in found.to_dict("records")}
+    ends = {drill: [came.get((drill, name), "") for name in defences] for drill in pd.unique(found["drill"])}
+    drills = sorted(ends, key=lambda drill: [worst.index(how) if how in worst else -1 for how in ends[drill]])
+    sheet.title(
+        title or _finding(found), f"Rows: {what}, the worst end first. Columns: the defence that is on."
     )
-    sheet.title(title or _finding(found), meanings and f"{meanings}.")
+    seen = [how for how in worst if how in set(found["outcome"])]
+    legend = [": ".join(filter(None, [LOOKS[how][1], MEANS.get(how)])) for how in seen]
+    sheet.legend([(words, key(LOOKS[how][0])) for how, words in zip(seen, legend, strict=True)])
+    sheet.say("; ".join(legend))
     cells = []
     for row in found.to_dict("records"):
         colour, words = LOOKS.get(str(row["outcome"]), ("#FFFFFF", str(row["outcome"])))
         place = drills.index(row["drill"]), defences.index(row["defence"])
         cells.append(Cell(*place, colour, words, bold=row["outcome"] == "caught"))
-    matrix(sheet, drills, [_head(name) for name in defences], cells, ylabel=what)
-    for name, rows in found.groupby("drill", sort=False):
-        said = (f"{row['defence']} {row['outcome']}" for row in rows.to_dict("records"))
-        sheet.say(f"{name}: {', '.join(said)}")
+    matrix(sheet, drills, [_head(name) for name in defences], cells)
+    for drill in drills:
+        sheet.say(f"{drill}: {', '.join(map(' '.join, zip(defences, ends[drill], strict=True)))}")
     return sheet.finish(report.label)
 
 

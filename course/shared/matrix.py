@@ -51,7 +51,6 @@ def matrix(
     size: float = style.SMALL,
     label: str = "",
     xlabel: str = "",
-    ylabel: str = "",
 ) -> Axes:
     """Draw a matrix of cells at the next free place of a sheet, and move on to below it.
 
@@ -63,7 +62,6 @@ def matrix(
         size: of the words in the cells, in points.
         label: the name of the axes.
         xlabel: what the columns are; with it they are named below the cells, otherwise above.
-        ylabel: what the rows are.
 
     Returns:
         The axes, one unit for each row and column.
@@ -75,7 +73,6 @@ def matrix(
     """
     names = style.SMALL + 0.5
     left = 0.35 + max(style.text_width(line, names) for row in rows for line in row.splitlines() or [""])
-    left += 0.15 if ylabel else 0.0
     wide = (sheet.width - left - 0.2) / len(columns)
     heads = LINE * max((len(column.splitlines()) for column in columns), default=0) + 0.1
     ax = sheet.axes(left, wide * len(columns), height * len(rows), top=sheet.top + (0.0 if xlabel else heads))
@@ -86,7 +83,6 @@ def matrix(
     ax.set_xticks([i + 0.5 for i in range(len(columns))], columns)
     ax.tick_params(length=0, labelsize=names, labelcolor=style.INK)
     ax.set_xlabel(xlabel, fontsize=style.SMALL)
-    ax.set_ylabel(ylabel, fontsize=style.SMALL)
     if not xlabel:
         ax.xaxis.tick_top()
     for cell in cells:

@@ -14,7 +14,7 @@ from labkit.views.tables import need
 
 __all__ = ["ENDS", "NOTES", "timelines"]
 
-LANE, LEFT = 0.34, 0.75
+LANE, LEFT, ABOVE = 0.34, 0.75, 0.19  # inches; ABOVE: of the names over short bars
 NOTES = ["drill", "rank", "kind", "what", "begin", "end"]
 ENDS = ["drill", "rank", "at", "said"]
 
@@ -25,18 +25,17 @@ def timelines(
     ends: pd.DataFrame,
     label: str = "",
     title: str = "",
-    timeout: tuple[float, float] | None = None,
     arranged: str = "",
 ) -> Figure:
     """Draw what each rank did over time, a panel for each drill and a lane for each rank.
 
     Args:
         notes: Bars, with the columns drill, rank, kind (of `style.KINDS`), what, begin and end in seconds since the
-            drill began. A bar without an end is hatched and reaches to where the drill's call ended.
+            drill began. A bar without an end is hatched and reaches to where the drill's call ended. The name of a
+            bar stands in it, or above it where it is too short for its name.
         ends: drill, rank, at (seconds), said (how this rank's part ended).
         label: The run label.
         title: The finding.
-        timeout: When a collective begins to wait, and when it gives up, in seconds; marked by a line.
         arranged: What is arranged in the drills, as a sentence below the title.
 
     Returns:
@@ -48,44 +47,68 @@ def timelines(
     notes, ends = need(notes, NOTES, "notes"), need(ends, ENDS, "ends")
     sheet = Sheet()
     hatched = "Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
-    marked = f"Dashed: a timeout of {timeout[1] - timeout[0]:.3g} s would end here." if timeout else ""
-    sheet.title(title, " ".join(filter(None, [hatched, marked, arranged])))
+    sheet.title(title, " ".join(filter(None, [hatched, arranged])))
     used = [kind for kind in KINDS if kind in set(notes["kind"])]
     sheet.legend([(KINDS[kind][1], patch(KINDS[kind][0])) for kind in used])
-    limit = max(ends["at"].max(), *(timeout or ()), 0.1) * 1.02
+    limit = max(ends["at"].max(), 0.1) * 1.02
     wide = sheet.width - LEFT - 0.35 - max(style.text_width(said, style.SMALL) for said in ends["said"])
     for drill, rows in ends.groupby("drill", sort=False):
         panel_heading(sheet, str(drill))
-        ax = sheet.axes(LEFT, wide, (LANE + 0.06) * len(rows))
-        ax.set(xlim=(0, limit), ylim=(len(rows), 0))
+        bars = {
+            rank: _placed(notes[(notes["drill"] == drill) & (notes["rank"] == rank)], at, limit, limit / wide)
+            for rank, at in zip(rows["rank"], rows["at"], strict=True)
+        }
+        lane = LANE + 0.06 + ABOVE * any("above" in bar for mine in bars.values() for bar in mine)
+        ax = sheet.axes(LEFT, wide, lane * len(rows))
+        ax.set(xlim=(0, limit), ylim=(lane * len(rows), 0))  # inches from the top
         ax.spines["left"].set_visible(False)
-        ax.set_yticks([i + 0.5 for i in range(len(rows))], [f"rank {rank}" for rank in rows["rank"]])
+        middles = [lane * (i + 1) - 0.03 - LANE / 2 for i in range(len(rows))]
+        ax.set_yticks(middles, [f"rank {rank}" for rank in rows["rank"]])
         ax.tick_params(axis="y", length=0, labelcolor=style.INK)
-        for lane, end in enumerate(rows.to_dict("records")):
-            mine = notes[(notes["drill"] == drill) & (notes["rank"] == end["rank"])]
-            for bar in mine.to_dict("records"):
-                _bar(ax, lane, bar, end["at"], limit / wide)
-            ax.text(end["at"] + limit * 0.01, lane + 0.5, end["said"], va="center", fontsize=style.SMALL)
+        for middle, end in zip(middles, rows.to_dict("records"), strict=True):
+            mine = bars[end["rank"]]
+            for bar in mine:
+                _bar(ax, middle, bar)
+            ax.text(end["at"] + limit * 0.01, middle, end["said"], va="center", fontsize=style.SMALL)
             done = ", ".join(f"{b['what']}{'' if pd.notna(b['end']) else ' (not finished)'}"
-                             for b in mine.to_dict("records"))  # fmt: skip
+                             for b in mine)  # fmt: skip
             sheet.say(f"{drill}, rank {end['rank']}: {done}; {end['said']} after {end['at']:.2f} s")
-        if timeout:
-            ax.axvline(timeout[1], color=style.INK, linestyle="--", linewidth=1.2)
-            ax.axvspan(*timeout, ymin=0.97, color=style.INK)
         sheet.top += 0.34
     ax.set_xlabel("seconds since the call began", labelpad=1)
     return sheet.finish(label)
 
 
-def _bar(ax: Axes, lane: int, bar: dict[str, Any], until: float, per_inch: float) -> None:
-    ended = pd.notna(bar["end"])
-    width = max((bar["end"] if ended else until) - bar["begin"], per_inch * 0.03)
-    colour = KINDS[bar["kind"]][0]
-    look = {"facecolor": colour, "edgecolor": "white", "hatch": None if ended else "////", "linewidth": 0.6}
-    ax.add_patch(Rectangle((bar["begin"], lane + 0.1), width, 0.8, **look))
-    if style.text_width(bar["what"], style.SMALL) < width / per_inch - 0.08:
+def _placed(notes: pd.DataFrame, until: float, limit: float, per_inch: float) -> list[dict[str, Any]]:
+    """The bars of a lane, with their width, and `above`: the middle of a name that does not fit into its bar."""
+    bars, names = [], []
+    for bar in notes.sort_values("begin", kind="stable").to_dict("records"):
+        over = bar["end"] if pd.notna(bar["end"]) else until
+        bar["width"] = max(over - bar["begin"], per_inch * 0.03)
+        name = (style.text_width(bar["what"], style.SMALL) + 0.08) * per_inch
+        if name > bar["width"]:
+            bar["above"] = bar["begin"] + bar["width"] / 2
+            names.append((bar, name / 2))
+        bars.append(bar)
+    free = 0.0
+    for bar, half in names:  # to the right of the name before it
+        bar["above"] = max(bar["above"], free + half)
+        free = bar["above"] + half
+    free = limit
+    for bar, half in reversed(names):  # and inside of the figure
+        bar["above"] = min(bar["above"], free - half)
+        free = bar["above"] - half
+    return bars
+
+
+def _bar(ax: Axes, middle: float, bar: dict[str, Any]) -> None:
+    colour, top, centre = KINDS[bar["kind"]][0], middle - LANE / 2, bar["begin"] + bar["width"] / 2
+    look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0.6}
+    look["hatch"] = None if pd.notna(bar["end"]) else "////"
+    ax.add_patch(Rectangle((bar["begin"], top), bar["width"], LANE, **look))
+    text = {"ha": "center", "va": "center", "fontsize": style.SMALL}
+    if "above" in bar:
+        ax.plot([centre, bar["above"]], [top, top - 0.05], color=style.QUIET, linewidth=0.6)
+        ax.text(bar["above"], top - 0.05 - 0.065, bar["what"], **text)
+    else:
         back = {"facecolor": colour, "edgecolor": "none", "pad": 1}
-        ax.text(
-            bar["begin"] + width / 2, lane + 0.5, bar["what"], ha="center", va="center", fontsize=style.SMALL,
-            color=style.ink_on(colour), bbox=back,
-        )  # fmt: skip
+        ax.text(centre, middle, bar["what"], color=style.ink_on(colour), bbox=back, **text)

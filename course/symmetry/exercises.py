@@ -1,4 +1,4 @@
-"""Exercises of lesson 08: two hung runs read from their flight records, and a branch that no rank takes alone."""
+"""Exercises of lesson 08: two hung runs read from their flight records, and two programs of one Dynamo graph."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from course.shared.harness import own_reduce
 from labkit import files
-from labkit.ranks import Ranks, here
-from labkit.records import record
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
-from labkit.torch_compat import dynamo_reset
+from labkit.ranks import Ranks
+from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
-__all__ = ["JOB", "dumps", "line_of", "repair"]
+__all__ = ["JOB", "LAYERS", "compiled", "dumps", "line_of"]
 
+LAYERS = files.ours("data/captured/symmetry/layers.log")
 JOB = files.ours("data/captured/symmetry/train.py.txt")
 ASKED = 'return {"a": {"rank": ..., "collective": ..., "line": ...}, "b": {...}}, whole numbers'
 WHERE = {"a": (2, 27), "b": (1, 37)}  # the rank, and the first collective that it does not share
@@ -61,56 +56,60 @@ def judge_dumps(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
         say(f"{run}: rank {rank} leaves the others at collective {collective}, by line {mine['line']}")
 
 
-# the numbers of a shard, and its sign on rank 0 and on the others; rank r has r + 1 times as much. No single number,
-# no largest or middle one, and no vote of the ranks decides as the sum over all does.
-SHARDS = (
-    ((3.0, -1.0, 1.0, 1.0), (1, 1)),
-    ((3.0, -1.0, 1.0, 1.0), (1, -1)),
-    ((3.0, -1.0, 1.0, 1.0), (-1, -1)),
-    ((-1.0, 6.0, -1.0, -1.0), (-1, 1)),
-    ((3.0, -1.0, -1.0, -1.0), (1, 1)),  # the sum is zero: not positive
-)
+JOBS = {  # the number of the first call that differs, the node that it comes from on rank 0 and on rank 1, the cause
+    "A": (1, ("tensor", "tensor_1"), "bucketing on one rank"),
+    "B": (2, ("tensor_2", "tensor_1"), "gradients on one rank"),
+    "C": None,  # the outputs differ in their waits: the calls are alike
+}
+CAUSES = ("a graph break", "another shape", "bucketing on one rank", "gradients on one rank")
+FORM = 'it returns {"A": (number, "node on rank 0", "node on rank 1", "cause"), ...}, None where the calls are alike'
+WHY = {
+    "A": "one rank has a call that the other has not: what is its operation, and how long is its input?",
+    "B": "compare the lines AOT ID: what was each rank's code compiled for, and what does section 2 say of that?",
+}
 
 
-@on_three_too
-def judge_repair(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The same collectives on every rank whatever its shard holds, in one graph, with the numbers that were meant."""
-    hint = "it is called as my_program(x) with this rank's shard, and returns a tensor"
-    for numbers, signs in SHARDS:
-        seen = on_ranks(ranks, _run_repair, attempt, numbers, signs, hint=hint)
-        counts = [found["collectives"] for found in seen]
-        finding = (
-            f"shards {numbers} of sign {signs}: collectives by rank {counts}, numbers {seen[0]['value']}"
+def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """For each job the first call at which two programs of one graph differ, the nodes it comes from, and the cause."""
+    (found,) = on_ranks(ranks, attempt, only=0, hint=FORM)
+    if not isinstance(found, dict) or set(found) != set(JOBS):
+        raise Mistake(f"it returns {str(found)[:80]}", FORM)
+    for job, right in JOBS.items():
+        mine = None if found[job] is None else _call(job, found[job])
+        if right is None or mine is None:
+            if mine is not right:
+                hint = "write down each rank's calls in order, without waits: are they the same?"
+                raise Mistake(f"{job}: {mine}", hint)
+            say(f"{job}: two programs, and the same calls in the same order: the job ends")
+            continue
+        number, nodes, cause = mine
+        if number != right[0]:
+            raise Mistake(
+                f"{job}: call {number}",
+                "count the calls of each rank from 1: which pair is the first unlike one?",
+            )
+        if nodes != right[1]:
+            hint = "the comment above a call has its node in brackets; rank 0's stands first in the answer"
+            raise Mistake(f"{job}: {nodes[0]} on rank 0, {nodes[1]} on rank 1", hint)
+        if cause != right[2]:
+            raise Mistake(f"{job}: {cause}", WHY[job])
+        say(f"{job}: call {number} is {nodes[0]} on rank 0 and {nodes[1]} on rank 1, by {cause}")
+
+
+def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
+    """A number, two nodes and a cause, however they are written; a node may have a `%`."""
+    try:
+        number, *nodes, cause = given
+        number, words = (
+            operator.index(number),
+            [" ".join(word.split()).casefold() for word in (*nodes, cause)],
         )
-        if any(found["value"] is None for found in seen):
-            raise Mistake("it returns None", "return the tensor")
-        if any(found["graphs"] != 1 or found["breaks"] for found in seen):
-            raise Mistake(
-                f"{finding}; graphs {seen[0]['graphs']}, breaks {seen[0]['breaks']}",
-                "an `if` on a tensor's values breaks the graph: let the ranks choose between two tensors, torch.where",
-            )
-        if not all(found["close"] for found in seen):
-            raise Mistake(
-                f"{finding}, meant are {seen[0]['right']}",
-                "decide by the sum over all ranks, which is the same everywhere: add where it is positive",
-            )
-        say(finding)
-
-
-def _run_repair(attempt: Attempt, numbers: tuple[float, ...], signs: tuple[int, int]) -> dict[str, Any]:
-    x = torch.tensor(numbers) * signs[min(here().rank, 1)] * (1 + here().rank)
-    total = x.clone()
-    dist.all_reduce(total)
-    right = total if total.sum() > 0 else torch.zeros(4)
-    dynamo_reset()
-    run = torch.compile(own_reduce(attempt), backend="eager")
-    with torch.no_grad(), record() as rec, rec.forward():
-        y = run(x.clone())
-        value = None if y is None else y.tolist()
-        close = value is not None and y.shape == right.shape and bool(torch.allclose(y, right, atol=1e-5))
-    counts = rec.counts.iloc[0]
-    found = {name: int(counts[name]) for name in ("collectives", "graphs", "breaks")}
-    return {"value": value, "right": right.tolist(), "close": close, **found}
+        first, second, cause = words
+    except (TypeError, ValueError, AttributeError):
+        raise Mistake(f"{job}: {str(given)[:80]}", FORM) from None
+    if cause not in CAUSES:
+        raise Mistake(f"{job}: {cause!r} is not a word of the list", f"one of {', '.join(CAUSES)}")
+    return number, (first.lstrip("%"), second.lstrip("%")), cause
 
 
 dumps = Exercise(
@@ -125,15 +124,15 @@ dumps = Exercise(
     ),
     judge_dumps,
 )
-repair = Exercise(
-    "symmetry.repair",
-    "a branch that no rank takes alone",
+compiled = Exercise(
+    "symmetry.compiled",
+    "two programs of one graph",
     "medium",
     10,
     (
-        "1 graph and 0 breaks",
-        "the same number of collectives on every rank",
-        "the right numbers for any shards",
+        "for each job the number of the first call at which the ranks differ",
+        "the Dynamo node of that call on each rank",
+        "the cause",
     ),
-    judge_repair,
+    judge_compiled,
 )

@@ -205,9 +205,8 @@ def watchdog(store: Any, window: float, patience: float, on_silence: Callable[[s
             time.sleep(pause)
             now = time.monotonic()
             lost, awake = max(0.0, now - awake - 2 * pause), now
-            for (
-                key
-            ) in changed:  # this process stood still (Python's lock): that says nothing about the leader
+            # this process stood still (Python's lock): that says nothing about the leader
+            for key in changed:
                 changed[key] += lost
         on_silence(f"the leader's {late[0]} has not changed for {limits[late[0]]:g} s")
 
@@ -355,10 +354,10 @@ def preflight(job: Job, fault: bool, defended: bool) -> Any:
 
 
 def digest(job: Job, fault: bool, defended: bool) -> Any:
-    """One element of an input is another one on rank 0."""
+    """One element of an input is another one on the last rank."""
     x = torch.tensor([1.0, 1.0, 1.0, float("nan")], device=job.device)
     dist.broadcast(x, 0)
-    if fault and job.rank == 0:
+    if fault and job.last:
         x[2] += 1e-6
     if defended:
         alike("inputs", {"x": digest_of(x)})

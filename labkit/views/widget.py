@@ -1,8 +1,7 @@
-"""Widgets with a static twin: the figure and the line of text that stay where a widget cannot be shown."""
+"""Widgets with a static twin: the figure that stays where a widget cannot be shown."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,26 +12,20 @@ __all__ = ["WIDGET", "InteractiveFigure"]
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def _as_lines(said: str) -> str:
-    """HTML of a text whose parts are separated by ' | ', one part a line."""
-    return "<br>".join(map(html.escape, said.replace(" | ", "\n").splitlines()))
-
-
 class InteractiveFigure:
-    """A widget that redraws a figure, shown above a static figure and a text that say the same without a kernel.
+    """A widget that redraws a figure, shown above a static figure that says the same without a kernel.
 
     A subclass implements `_build(ipywidgets)`, which makes the widget. Showing the object again from the same cell
     closes the widgets of the previous time: ipywidgets keeps every widget alive until then.
 
     Args:
-        figure: the static twin.
-        text: what the figure shows, in one line; ' | ' separates its parts.
+        figure: the static twin. Its title says what it shows, and its summary is the text of the picture.
     """
 
     _shown: ClassVar[dict[str, InteractiveFigure]] = {}
 
-    def __init__(self, figure: Figure, text: str) -> None:
-        self.figure, self.text = figure, text
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
         self._widget: Any = None
         self._close: list[Callable[[], None]] = []
 
@@ -72,40 +65,30 @@ class InteractiveFigure:
         self._close.append(close)
 
     def picture_with_controls(
-        self,
-        widgets: Any,
-        controls: Mapping[str, Any],
-        draw: Callable[..., tuple[Figure, str]],
-        said: Callable[[str], str] = _as_lines,
+        self, widgets: Any, controls: Mapping[str, Any], draw: Callable[..., Figure]
     ) -> Any:
-        """Build a box of controls above a picture and its text, redrawn whenever a control changes.
+        """Build a box of controls above a picture, redrawn whenever a control changes.
 
         Args:
             widgets: the ipywidgets module.
             controls: widgets by the keyword of `draw` that takes their value.
-            draw: makes the figure and its text; after a ValueError the previous picture stays, under what it says.
-            said: turns the text into HTML.
+            draw: makes the figure.
 
         Returns:
             The box.
         """
         made = list(controls.values())
         picture = widgets.Image(format="png", layout=widgets.Layout(max_width="100%"))
-        text = widgets.HTML()
 
         def again(_: Any = None) -> None:
-            try:
-                figure, line = draw(**{name: control.value for name, control in controls.items()})
-            except ValueError as error:
-                text.value = html.escape(str(error))
-                return
-            picture.value, text.value = figure.png(quick=True), said(line)
+            figure = draw(**{name: control.value for name, control in controls.items()})
+            picture.value = figure.png(quick=True)
 
         for control in made:
             control.observe(again, "value")
         again()
-        box = widgets.VBox([*made, picture, text])
-        self.remember_to_close(made, [picture, text, box])
+        box = widgets.VBox([*made, picture])
+        self.remember_to_close(made, [picture, box])
         return box
 
     def _build(self, widgets: Any) -> Any:
@@ -119,10 +102,8 @@ class InteractiveFigure:
             bundle = self._widget._repr_mimebundle_() or {}
             data = bundle[0] if isinstance(bundle, tuple) else bundle
             if WIDGET in data:
-                display({WIDGET: data[WIDGET], "text/plain": self.text}, raw=True)
-        said = {"image/png": {"alt": self.figure.summary or self.text}}
-        display({"image/png": self.figure.png(), "text/plain": self.text}, metadata=said, raw=True)
-        print(self.text.replace(" | ", "\n"))  # a front end breaks one long line in the middle of words
+                display({WIDGET: data[WIDGET], "text/plain": repr(self)}, raw=True)
+        display(self.figure)
 
     def _replace(self, cell: str) -> None:
         """Close what the same cell showed before."""
@@ -132,7 +113,7 @@ class InteractiveFigure:
         InteractiveFigure._shown[cell] = self
 
     def __repr__(self) -> str:
-        return self.text
+        return repr(self.figure)
 
 
 def _cell() -> str:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import quoted
 
 from labkit import cli
 
@@ -92,7 +93,7 @@ def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     assert base["unit"] == "step" and base["ranks"]["0"]["collectives"] > 0
     assert (tmp_path / "look-decoder" / "index.html").exists()
 
-    words = ("--out", "more", "--save", "more.json", "--against", "base.json")
+    words = ("--out", "page", "--save", "more.json", "--against", "base.json")
     more = look(*words, *script, "--print", "--branch")
     assert more.returncode == 1, more.stderr
     now = json.loads((tmp_path / "more.json").read_text())
@@ -101,7 +102,10 @@ def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     failed = more.stdout.partition("gate failed")[2]
     assert "Chatty.forward): Failed to trace builtin operator print" in failed
     assert "ranks differ" in failed
-    body = (tmp_path / "more" / "index.html").read_text()
+    assert quoted.pattern("look.md", "labkit look --out page", r"[\d.]+ ms of a step \(\d+%\)").search(
+        more.stdout
+    )
+    body = (tmp_path / "page" / "index.html").read_text()
     first = body.partition("What to do first")[2].partition("The strip of one step")[0]
     assert "decoder.py:26 (Chatty.forward)" in first and "hint" in first
     assert "The graph of" in body

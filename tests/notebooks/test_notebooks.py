@@ -25,7 +25,7 @@ SMALLER = {
     "12": "LAYERS=1 REQUESTS=8",
     "13": "ROUNDS=2 BLOCKS=1 CAPS=1",
     "14": "BLOCKS=2 LAYERS=2 ROUNDS=2",
-    "16": "ROUNDS=5 STARTS=2",
+    "16": "ROUNDS=8 STARTS=2",
     "17": "ONLY=aot_compile",
     "18": "ROUNDS=8 STEP_ROUNDS=8",
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import quoted
 from postmortem_files import dump, entry, told
 
-from labkit import files
+from labkit import cli, files
 
 PYSPY = """\
 Process 4242: python train.py
@@ -134,6 +135,12 @@ def test_the_two_hung_runs_of_lesson_08():
     assert (found.ranks, found.difference.seq, found.difference.what) == ([1], 37, "missing")
     assert {row.rank for row in held.rows if row.kind == "stack"} == {0, 1, 2, 3}
     assert "rank 1 was in the program: train.py:" in said(found)
+
+
+def test_the_page_quotes_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["postmortem", str(files.ours("data/captured/cache_hang"))]) == 0
+    assert quoted.pattern("postmortem.md", "labkit postmortem").fullmatch(capsys.readouterr().out)
 
 
 def test_the_cache_of_one_rank_is_gone():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import matplotlib as mpl
+import numpy as np
 import pytest
+from PIL import Image
 
 from labkit.views import label_figure, strip, style
 
@@ -26,6 +30,22 @@ def test_drawing_leaves_the_readers_settings_alone(broken):
         assert all(text.get_fontsize() < 14 for text in figure.texts)
     finally:
         mpl.rcParams.update(before)
+
+
+def test_a_saved_picture_is_small_and_looks_the_same(broken, dense):
+    for record in (broken, dense):
+        figure = strip(record)
+        small, out = figure.png(), io.BytesIO()
+        figure.savefig(out, format="png", dpi=figure.dpi)
+        full, kept = (
+            np.asarray(Image.open(io.BytesIO(raw)).convert("RGB")) for raw in (out.getvalue(), small)
+        )
+        codes, counts = np.unique(full.reshape(-1, 3), axis=0, return_counts=True)
+        assert len(codes) > 256 and len(small) < 0.55 * len(out.getvalue())
+        apart = np.abs(full.astype(int) - kept).max(axis=2)
+        for colour in codes[np.argsort(counts)[-10:]]:
+            assert not apart[(full == colour).all(axis=2)].any(), "a filled area has another colour"
+        assert (apart > 8).mean() < 0.002, "edges of letters and lines"
 
 
 def test_no_figure_is_left_with_pyplot(broken):

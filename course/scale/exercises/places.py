@@ -15,8 +15,8 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["GRAPHS", "MESH", "SIZES", "WRITERS", "places"]
 
 MESH, SIZES = (16, 64), (1000, 2040)  # dp x tp; rows and columns of the weight
-WRITERS = {"A": 341, "B": 1000, "C": 639}
-FORM = 'my_places() returns {"A": (rank, how many), "B": ..., "C": ..., "sizes": (rows, columns)}'
+WRITERS = {"A": 341, "B": 1000, "C": 639, "D": 1023}  # the middle, two edges, the corner
+FORM = 'my_places() returns {"A": (rank, how many), "B": ..., "C": ..., "D": ..., "sizes": (rows, columns)}'
 _PARTS = re.split(r"=== (\w)\n", files.ours("data/captured/mesh_ranks.txt").read_text(encoding="utf-8"))
 GRAPHS = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
 
@@ -102,8 +102,8 @@ places = Exercise(
     "medium",
     10,
     (
-        "the rank that wrote each of three graphs, and how many ranks have it",
-        "the smallest sizes with one graph for all",
+        "the rank that wrote each of the four graphs, and how many of the 1,024 ranks have it, group names aside",
+        "the smallest sizes, at least 1000 x 2040, with one graph for all",
     ),
     judge,
 )

@@ -209,6 +209,7 @@ def test_the_cells_are_the_functions_of_the_suite():
 def test_a_cell_runs_three_times_on_ranks(name, alone, ranks):
     found = three(ranks, getattr(lessons.program("break_it"), name))
     assert list(found["how"]) == ["caught", alone, "passes"], found.to_string()
+    assert " at 0x" not in found.to_string()
 
 
 def test_a_function_that_is_no_test_is_refused(ranks):

@@ -26,6 +26,7 @@ from course.cold import exercises
 from course.cold import figures as drawn
 from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, phases, segments
 from labkit import Ranks, contract, files, lessons
+from labkit.lessons import standalone
 from labkit.ranks.output import quiet_stderr
 from labkit.torch_compat import funcol
 
@@ -93,6 +94,8 @@ def test_each_picture_says_what_it_shows():
     summary = drawn.waterfall(lanes, "shm · cpu").summary
     assert "rank 0 takes 6.0 s, 83% of it “run, or wait for a peer”" in summary
     assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
+    lanes = {"whole": [(DYNAMO, 0.0, 6.0)], "block by block": [(DYNAMO, 0.0, 2.5)]}
+    assert drawn.waterfall(lanes, "host only").summary.startswith("whole takes 6.0 s, block by block 2.5 s.")
 
 
 def columns_times_three(x):
@@ -145,7 +148,7 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     found = {(change, kind): (outcome, said) for kind, change, outcome, said in rows}
     outcomes = {change: [found[change, kind][0] for kind in kinds] for change in changes}
     assert outcomes == {
-        "nothing": ["hit", "hit", "hit"],
+        "nothing": ["hit", "hit", "no key"],
         "shape": ["miss", "miss", "refused"],
         "code": ["miss", "miss", "wrong"],
         "version string": ["miss", "miss", "refused"],
@@ -155,6 +158,53 @@ def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goe
     table = pd.DataFrame(rows, columns=["kind", "change", "outcome", "said"])
     said = drawn.survival(table, "shm · cpu").summary
     assert "Wrong in silence: aot_compile after a change of code" in said
+
+
+def past_a_cache(use, place):
+    """On a rank: the same start twice, of a model with a function that AOTAutograd's cache refuses."""
+
+    @torch._dynamo.allow_in_graph
+    def clipped(x):
+        return torch.clamp(x, max=1.0)
+
+    use.__globals__["Products"].forward = lambda self, x: clipped(x @ self.weights[0])
+    place = place / str(dist.get_rank())
+    (place / "caches").mkdir(parents=True)
+    first = use("second process", "nothing", place)[0]
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    shutil.copytree(place / f"rank-{dist.get_rank()}", place / "caches", dirs_exist_ok=True)
+    return first, use("second process", "nothing", place)[0], lessons.program("cold").cache_counts()
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_bypassed_is_no_hit_though_another_one_hits(space, tmp_path):
+    for first, second, counts in fresh(past_a_cache, space["use"], tmp_path).values():
+        assert first == second == "bypass" and counts["hit"] == 1
+
+
+VERDICTS = {  # a start's settings: the exit status, and the verdict
+    "no note": ({}, 0, "start once with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"),
+    "no caches": ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, 0, "no difference"),
+    "second": ({}, 1, "POISONED CACHE"),
+    "tagged": ({"TAGGED": "1"}, 0, "no difference"),
+}
+
+
+@pytest.mark.slow
+def test_the_script_blames_a_cache_for_a_difference_with_a_hit_and_for_nothing_else(tmp_path):
+    """Another program than the lesson's, whose result has negative numbers and two dimensions."""
+    text = standalone.script(LESSON).replace("torch.arange(4.0)", "3 - torch.arange(12.0).reshape(4, 3)")
+    tag = 'os.environ.get("TAGGED", "") and f"rank{dist.get_rank()}"'
+    text = text.replace("    mesh =", f"    torch.compiler.config.cache_key_tag = {tag}\n    mesh =", 1)
+    (tmp_path / "starts.py").write_text(text)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for name, (settings, status, verdict) in VERDICTS.items():
+        env = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"} | settings
+        done = subprocess.run([*run, "starts.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.splitlines()[-1].endswith(verdict)) == (status, True), (
+            name, done.stdout, done.stderr[-2000:],
+        )  # fmt: skip
 
 
 @pytest.mark.slow

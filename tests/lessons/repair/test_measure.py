@@ -9,6 +9,8 @@ import lesson_cells
 import nbformat
 import pandas as pd
 import pytest
+import torch
+import torch.distributed as dist
 
 import labkit
 from course.repair import checks, figures, hints, measure, on_ranks, stages
@@ -134,6 +136,29 @@ def test_cells_that_are_fixed_in_place_and_saved_are_measured_and_the_delivered_
     assert report.frame["breaks"].tolist() == [0.0] and "whole" not in report.frame["fails"].item()
     assert report.notes == ["program: add_up, Block edited"]
     assert stages.sources() == delivered  # what `path` measured
+
+
+def compiles_at(service, warm, lengths):
+    """On a shard, warmed up for some more lengths: whether a prompt of each length compiles something."""
+    code, found = stages.build(service), []
+    torch._dynamo.reset()
+    settings = dataclasses.replace(code.Settings(), backend="eager")
+    shard = code.Shard(settings, dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
+    stats = torch._dynamo.utils.counters["stats"]
+    with torch.no_grad():
+        shard.warm_up()
+        for number, length in enumerate((*warm, *lengths)):
+            before = stats["unique_graphs"]
+            shard.frame(torch.zeros(length, dtype=torch.int64), number)
+            found.append(stats["unique_graphs"] > before)
+    return found[len(warm) :]
+
+
+@pytest.mark.slow
+def test_a_prompt_of_length_one_compiles_once_more_unless_it_is_warmed_up(ranks):
+    lengths, fixed = (9, 1, 1, 10, 2), stages.sources(FAULTS)
+    assert ranks.run(compiles_at, fixed, (), lengths)[0] == [False, True, False, False, False]
+    assert ranks.run(compiles_at, fixed, (1,), lengths)[1] == [False] * 5
 
 
 # --- reports and figures ---

@@ -35,7 +35,7 @@ WRONG = {
     "repair.profiles": {
         the_rank_that_waits: "the rank that waits has no fault",
         buckets: "not for bytes",
-        an_operator: "far less than its CPU time",
+        an_operator: "in no operator, and it has the CPU time",
         compiled: "in no operator of a layer",
         a_mask: "a list of 0 and 1",
         one_of_two: "do the ranks differ in CPU time?",

@@ -20,7 +20,9 @@ def model(slope: float = 1e-5) -> pd.DataFrame:
 
 def test_the_curve_is_the_model():
     figure = scale.curves(model(), "modelled, stated constants")
-    (total,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "-")
+    (total,) = (
+        line for line in figure.axes[0].lines if line.get_linestyle() == "-" and len(line.get_xdata()) > 1
+    )
     assert list(total.get_xdata()) == WORLDS
     assert list(total.get_ydata()) == pytest.approx(list(1e3 * model()["step"]))
     assert figure.summary.endswith("[modelled, stated constants]")
@@ -32,6 +34,21 @@ def test_shares_and_where_they_pass_a_half_are_read_off_the_grid():
     assert list(ax.lines[0].get_ydata()) == list(model()["share"])
     assert "communication is half of it from 64 on" in figure.summary
     assert "communication is never half of it" in scale.curves(model(slope=0), "modelled").summary
+
+
+def test_what_was_not_measured_is_said_and_the_minimum_is_marked():
+    found = model()
+    figure = scale.curves(found, "modelled", measured=2)
+    marks = [line for ax in figure.axes for line in ax.lines if line.get_marker() == "o"]
+    assert [mark.get_xdata()[0] for mark in marks] == [found["step"].idxmin(), 64]
+    assert "Measured up to 2 ranks, the grey part; beyond, the formula alone" in figure.summary
+
+
+def test_lines_that_lie_close_together_have_an_axis_of_their_own():
+    for low, from_zero in ((90.0, False), (1.0, True)):
+        rows = [("all", p, low, 95.0, 100.0) for p in (2, 64)]
+        found = pd.DataFrame(rows, columns=["policy", "ranks", "p10", "ready s", "p90"])
+        assert (scale.starts(found, "simulated").axes[0].get_ylim()[0] == 0) == from_zero
 
 
 def test_each_policy_is_a_line_and_a_sentence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from lesson_cells import run
+from lesson_cells import _sources, run
 
 import labkit
 from course.scale import figures
@@ -108,6 +109,20 @@ def test_a_trace_that_fails_leaves_nothing_behind():
     assert alone(left_behind)[0] == (True, False, [3.0, 3.0])
 
 
+def test_the_second_sizes_divide_by_no_mesh_that_the_parameters_allow():
+    sizes = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(_sources(LESSON)["scale-10"]))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+    ]
+    assert len(sizes) == 2
+    chunk = lessons.program("scale").chunk
+    for parts, size in itertools.product(range(2, 65), sizes):
+        rows = eval(size, {"DP": parts, "TP": parts})
+        assert len({chunk(rows, parts, index) for index in range(parts)}) > 1, (parts, size)
+        assert chunk(rows, parts, parts - 1) > 0
+
+
 # --- the model ---
 
 
@@ -131,6 +146,51 @@ def test_without_bytes_half_of_the_shortest_step_is_communication():
     costs = (1e12, [0.0] * 3, 2e-6, 1e-9, 1e14)
     work, talk = scale.step_time(scale.p_star(*costs), *costs)
     assert talk == pytest.approx(work, rel=0.05)
+
+
+def test_a_model_is_judged_only_where_the_spread_is_narrower_than_its_effect():
+    verdict = lessons.program("scale").verdict
+    models = 1.0, 0.4, 6.0  # with communication, without it, with ten times as much
+    assert verdict(0.9, 1.2, *models) == "holds"
+    assert verdict(1.4, 2.0, *models) == "fails"
+    assert verdict(0.9, 1.6, *models) == "cannot tell", "the interval is wider than the tolerance"
+    assert verdict(0.9, 1.2, 1.0, 0.95, 6.0) == "cannot tell", "a wrong model fits as well"
+    assert verdict(-np.inf, np.inf, *models) == "cannot tell", "too few rounds"
+
+
+NCCL_ALGORITHMS, NCCL_PROTOCOLS = ("tree", "ring"), ("LL", "LL128", "Simple")
+BASE = [[6.8, 14.0, 8.4], [6.6, 14.0, 8.4]]  # as in src/graph/tuning.cc of NCCL 2.30
+NVLINK_US, NET_US = [[0.6, 1.25, 4.0], [0.6, 1.9, 3.4]], [[5.0, 8.5, 14], [2.7, 4.0, 14.0]]
+
+
+def tuning(algorithm, protocol, ranks, nbytes):
+    """The lines of ncclTopoTuneModel for an all-reduce on Hopper and Intel, without limits by channel; us."""
+    a, p = NCCL_ALGORITHMS.index(algorithm), NCCL_PROTOCOLS.index(protocol)
+    nodes, steps = max(1, ranks // 8), 2 * (ranks - 1)
+    bus = 450e3 if nodes == 1 else 400e3  # bytes a us
+    most = [141e3, 39e3, 20.4e3][min(nodes, 3) - 1]
+    intra, inter = NVLINK_US[a][p], NET_US[a][p]
+    if algorithm == "ring":
+        bus = [min(most, bus * 0.5), bus * 0.92, bus][p] * ranks / steps
+        overhead = 0.0 if nodes == 1 else 3.0 if protocol == "Simple" else 1.0
+        across = 2 * (nodes - 1)
+        latency = (steps - across) * max(intra, overhead) + across * inter
+    else:
+        bus *= 0.92
+        bus = [min(bus / 3.8, most), bus * 120 / 128, bus][p] * 0.5
+        latency = 2 * ((ranks // nodes - 1) * intra + int(np.log2(nodes)) * inter)
+    return BASE[a][p] + latency + nbytes / bus
+
+
+def test_the_model_of_a_machine_with_nodes_is_that_of_nccl():
+    lesson = run(LESSON, "scale-28", np=np, pd=pd)
+    for ranks, nbytes in itertools.product((2, 8, 16, 24, 64, 1024), (8, 10**6, 10**9)):
+        found = lesson["ways"](ranks, nbytes)
+        assert len(found) == (3 if ranks <= 8 else 6)
+        for way, seconds in found.items():
+            assert 1e6 * seconds == pytest.approx(tuning(*way, ranks, nbytes)), (way, ranks, nbytes)
+    least = [min(lesson["ways"](512, n).items(), key=lambda one: one[1])[0] for n in (2**10, 2**26, 2**32)]
+    assert least == [("tree", "LL"), ("tree", "LL128"), ("tree", "Simple")]
 
 
 # --- the start ---

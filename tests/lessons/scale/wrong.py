@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._inductor.compile_fx import compile_fx
 
-RIGHT = {"A": (341, 945), "B": (1000, 63), "C": (639, 15), "sizes": (1008, 2048)}
+RIGHT = {"A": (341, 945), "B": (1000, 63), "C": (639, 15), "D": (1023, 1), "sizes": (1008, 2048)}
 
 
 def along_columns():
@@ -27,6 +27,18 @@ def last_row_for_last_column():
 
 def one_rank_each():
     return RIGHT | {"A": (341, 1)}
+
+
+def three_graphs():
+    return {name: given for name, given in RIGHT.items() if name != "D"}
+
+
+def the_corner_counted_with_its_row():
+    return RIGHT | {"D": (1023, 64)}
+
+
+def the_other_corner():
+    return RIGHT | {"D": (63, 1)}
 
 
 def whole_row_and_column():
@@ -58,6 +70,9 @@ PLACES = {
     any_in_the_middle: "has such a shard, and other groups",
     last_row_for_last_column: "in the last row or column",
     one_rank_each: "group names aside",
+    three_graphs: "my_places() returns",
+    the_corner_counted_with_its_row: "count the rows of the mesh",
+    the_other_corner: "in the last row or column",
     whole_row_and_column: "count the rows of the mesh",
     divided_by_the_other_dimension: "each has to divide",
     cut_off: "the weight has to fit",

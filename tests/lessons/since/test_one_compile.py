@@ -11,6 +11,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import labkit
 from course.since import figures
+from course.since.exercises.stays import LINES
 from labkit import lessons
 from labkit.report import Report
 
@@ -70,13 +71,16 @@ def test_another_model_trains_with_one_graph_and_the_gradients_of_one_process():
 def second_sum(kind: str, on: bool) -> float:
     """On a rank: a compiled maximum over all ranks, after a call over this rank alone."""
     small, large = program.own_group(), dist.group.WORLD
-    if kind == "mesh":
+    if kind != "group":
         shape = (dist.get_world_size(), 1)
         small = program.init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))["b"]
         large = program.line_mesh()
     torch.compiler.reset()
     with program.switched(on), torch.no_grad():
-        run = torch.compile(lambda x, g: program.funcol.all_reduce(x + 1, "max", g), backend="aot_eager")
+        taken = (lambda g: g.get_group()) if kind == "mesh.get_group()" else (lambda g: g)
+        run = torch.compile(
+            lambda x, g: program.funcol.all_reduce(x + 1, "max", taken(g)), backend="aot_eager"
+        )
         x = torch.full((3, 2), float(dist.get_rank()))
         run(x, small)
         return float((run(x, large) + 0).max())
@@ -87,7 +91,8 @@ def test_with_the_switch_the_first_group_stays_and_a_mesh_does_not():
     with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True, timeout=120) as three:
         assert list(three.run(second_sum, "group", False).values()) == [3.0, 3.0, 3.0]
         assert list(three.run(second_sum, "group", True).values()) == [1.0, 2.0, 3.0], "the first group's"
-        assert list(three.run(second_sum, "mesh", True).values()) == [3.0, 3.0, 3.0]
+        for kind in ("mesh", "mesh.get_group()"):
+            assert list(three.run(second_sum, kind, True).values()) == [3.0, 3.0, 3.0], kind
 
 
 @pytest.mark.slow
@@ -115,6 +120,26 @@ def test_one_process_compiles_for_four_ranks_where_the_program_is_given_its_mesh
     assert [outcome for outcome, _ in found[False]] == ["right", "right", "refused", "refused"]
     assert "guard" in found[False][2][1]
     assert found[True] == 4 * [("right", "")]
+
+
+def whole(letter: str) -> str:
+    """On a rank: the error of a line of the job of section 8 that does not become one graph, or nothing."""
+    mesh, own = program.line_mesh(), program.own_group()
+    torch.compiler.reset()
+    try:
+        torch.compile(lambda x: LINES[letter](x, mesh, own), backend="aot_eager", fullgraph=True)(
+            torch.ones(7, 3)
+        )
+    except torch._dynamo.exc.Unsupported as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.slow
+def test_only_distribute_tensor_breaks_the_graph_of_the_job():
+    with labkit.Ranks(3, device="cpu", backend="fake", quiet=True) as three:
+        broken = {letter: said for letter in LINES for said in three.run(whole, letter).values() if said}
+    assert list(broken) == ["f"] and "as_proxy" in broken["f"]
 
 
 def test_figures_say_in_words_what_they_show():

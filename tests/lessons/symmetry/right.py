@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import zip_longest
 
 import numpy as np
-import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
 
-from course.symmetry.exercises import JOB, line_of
+from course.symmetry.exercises import JOB, LAYERS, line_of
 
 
 def _first_other(run):
@@ -38,28 +36,39 @@ def in_numpy():
     }
 
 
-def by_a_mask(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return total * (total.sum() > 0).to(total.dtype)
+def nodes_of_calls(code):
+    """Of Inductor's code, the collectives in order: the Dynamo node that each comes from."""
+    lines = [line for line in code.splitlines() if "wait_tensor" not in line]
+    calls = [
+        i for i, line in enumerate(lines) if "torch.ops._c10d_functional" in line and "assert_" not in line
+    ]
+    nodes = [re.search(r"Source Nodes: \[([\w, ]+)\]", lines[i - 1]) for i in calls]
+    return [node[1].split(", ")[-1] for node in nodes]
 
 
-def by_a_gather(x):
-    parts = funcol.all_gather_tensor(x[None], 0, dist.group.WORLD)
-    total = parts.sum(0)
-    return torch.where(total.sum() > 0, total, 0.0)
+def output(job, rank):
+    """What a rank of a job logged as its output code."""
+    return LAYERS.read_text().split(f"######## job {job}, rank {rank}:")[1].split("########")[0]
 
 
-def by_a_cond(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.cond(total.sum() > 0, torch.clone, torch.zeros_like, (total,))
+def by_reading_the_log():
+    found = {}
+    for job in "ABC":
+        logs = [output(job, rank) for rank in (0, 1)]
+        first, second = map(nodes_of_calls, logs)
+        unlike = [i for i, (a, b) in enumerate(zip_longest(first, second)) if a != b]
+        trains = ["_forward'" in log for log in logs]
+        cause = "bucketing on one rank" if trains[0] == trains[1] else "gradients on one rank"
+        found[job] = [unlike[0] + 1, first[unlike[0]], second[unlike[0]], cause] if unlike else None
+    return found
 
 
-def in_one_message(x):
-    total = funcol.all_reduce(torch.cat([x, x.sum()[None]]), "sum", dist.group.WORLD)
-    return torch.where(total[-1] > 0, total[:-1], 0.0)
+def in_other_letters():
+    answer = {job: of and (np.int64(of[0]), f"%{of[1]}", *of[2:]) for job, of in by_reading_the_log().items()}
+    return {job: of and (*of[:3], of[3].upper()) for job, of in answer.items()}
 
 
 RIGHT = {
     "symmetry.dumps": [by_program, in_numpy],
-    "symmetry.repair": [by_a_mask, by_a_gather, by_a_cond, in_one_message],
+    "symmetry.compiled": [by_reading_the_log, in_other_letters],
 }

@@ -1,4 +1,4 @@
-"""The two hung runs of lesson 08's exercise, and what torch's reader of flight records makes of gloo and of NCCL."""
+"""The runs of lesson 08's exercises, and what torch's reader of flight records makes of gloo and of NCCL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import sys
 
 import pytest
 import torch
-from lessons.symmetry.right import by_program
+from lessons.symmetry.right import by_program, nodes_of_calls, output
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.utils import run_and_get_code
 
+import labkit
 from course.symmetry.exercises import JOB, WHERE
 from labkit import files
 
@@ -67,3 +70,30 @@ def test_torchs_reader_finds_nccls_missing_rank_and_fails_on_gloo():
     assert status and "KeyError" in said, (
         "gloo's dumps can be read by torchfrtrace now: lesson 08, section 5 says no"
     )
+
+
+def compiled(job):
+    """On a rank that sends nothing: the graph and the output code of a job's layer."""
+    text, graphs = (JOB.parent / "layers.py.txt").read_text(), []
+    names = {"__name__": "layers"}
+    exec(compile(text, "layers.py", "exec"), names)
+
+    def keep(graph, inputs):
+        graphs.append(graph.code)
+        return compile_fx(graph, inputs)
+
+    torch.compiler.reset()
+    names["differ"](job, torch.distributed.get_rank())
+    inputs = torch.randn(4, 64), *(torch.randn(64, 64, requires_grad=True) for _ in range(2))
+    _, codes = run_and_get_code(torch.compile(names["LAYERS"][job], backend=keep), *inputs)
+    return graphs, codes
+
+
+@pytest.mark.slow
+def test_one_graph_becomes_the_two_programs_of_the_log():
+    with labkit.Ranks(2, device="cpu", backend="fake", timeout=300, quiet=True) as fake:
+        for job in "ABC":
+            (graphs, (code,)), (same, (other,)) = fake.run(compiled, job).values()
+            assert graphs == same and len(graphs) == 1, job
+            assert nodes_of_calls(code) == nodes_of_calls(output(job, 0)), job
+            assert nodes_of_calls(other) == nodes_of_calls(output(job, 1)), job

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
-
 from course.symmetry.exercises import line_of
 
 SKIPS, WAITS = line_of("continue"), line_of("loss = forward(loader.next()).square().mean()")
@@ -40,53 +36,43 @@ def in_the_all_reduce():
     return {"a": A, "b": {**B, "line": line_of("dist.all_reduce(whole)")}}
 
 
-def breaks(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return total if total.sum() > 0 else torch.zeros_like(total)
+CALLS = {
+    "A": (1, "tensor", "tensor_1", "bucketing on one rank"),
+    "B": (2, "tensor_2", "tensor_1", "gradients on one rank"),
+    "C": None,
+}
 
 
-def by_its_own_shard(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.where(x.sum() > 0, total, torch.zeros_like(total))
+def by_their_counts():
+    return {**CALLS, "B": (3, "tensor_2", "tensor_2", "gradients on one rank")}
 
 
-def not_a_number(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.where(total.sum() > 0, total, torch.zeros_like(total)) * float("nan")
+def waits_as_calls():
+    return {**CALLS, "C": (2, "res", "tensor_1", "gradients on one rank")}
 
 
-def number_by_number(x):
-    return funcol.all_reduce(x, "sum", dist.group.WORLD).relu()
+def nothing_differs():
+    return {**CALLS, "A": None}
 
 
-def also_at_zero(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.where(total.sum() >= 0, total, torch.zeros_like(total))
+def ranks_swapped():
+    return {**CALLS, "A": (1, "tensor_1", "tensor", "bucketing on one rank")}
 
 
-def by_the_first_number(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.where(total[0] > 0, total, torch.zeros_like(total))
+def gradients_everywhere():
+    return {**CALLS, "A": (1, "tensor", "tensor_1", "gradients on one rank")}
 
 
-def by_votes(x):
-    votes = funcol.all_reduce(torch.sign(x.sum()), "sum", dist.group.WORLD)
-    return torch.where(votes > 0, funcol.all_reduce(x, "sum", dist.group.WORLD), 0.0)
+def merged_by_bucketing():
+    return {**CALLS, "B": (2, "tensor_2", "tensor_1", "bucketing on one rank")}
 
 
-def of_two_ranks(x):
-    parts = funcol.all_gather_tensor(x[None], 0, dist.group.WORLD)
-    total = parts[0] + parts[1]
-    return torch.where(total.sum() > 0, total, torch.zeros_like(total))
+def an_own_word():
+    return {**CALLS, "B": (2, "tensor_2", "tensor_1", "CSE")}
 
 
-def in_a_row(x):
-    total = funcol.all_reduce(x, "sum", dist.group.WORLD)
-    return torch.where(total.sum() > 0, total, torch.zeros_like(total))[None]
-
-
-def forgets_the_result(x):
-    funcol.all_reduce(x, "sum", dist.group.WORLD)
+def numbers_only():
+    return {"A": 1, "B": 2, "C": None}
 
 
 FINDINGS = {
@@ -98,18 +84,16 @@ FINDINGS = {
     after_the_first: "there is an earlier number",
     in_the_all_reduce: "where does the main thread of this one wait",
 }
-BRANCHES = {
-    breaks: "torch.where",
-    by_its_own_shard: "decide by the sum over all ranks",
-    not_a_number: "decide by the sum over all ranks",
-    number_by_number: "decide by the sum over all ranks",
-    also_at_zero: "decide by the sum over all ranks",
-    by_the_first_number: "decide by the sum over all ranks",
-    by_votes: "decide by the sum over all ranks",
-    of_two_ranks: "on three it is wrong",
-    in_a_row: "decide by the sum over all ranks",
-    forgets_the_result: "return the tensor",
+OUTPUTS = {
+    by_their_counts: "which pair is the first unlike one",
+    waits_as_calls: "in order, without waits",
+    nothing_differs: "in order, without waits",
+    ranks_swapped: "rank 0's stands first",
+    gradients_everywhere: "how long is its input",
+    merged_by_bucketing: "compare the lines AOT ID",
+    an_own_word: "one of a graph break",
+    numbers_only: "None where the calls are alike",
 }
 
 
-WRONG = {"symmetry.dumps": FINDINGS, "symmetry.repair": BRANCHES}
+WRONG = {"symmetry.dumps": FINDINGS, "symmetry.compiled": OUTPUTS}
