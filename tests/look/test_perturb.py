@@ -40,7 +40,7 @@ def perturb(tmp_path, monkeypatch, capsys):
 FAULTS = {
     "hash-seed": (["graph", "numbers"], "graph: Dynamo's graph of hash_seed"),
     "cold-cache": (["collectives"], "cache: plain"),
-    "other-cache": (["numbers"], "kernel: Inductor's code"),
+    "other-cache": (["numbers"], "graph: AOTAutograd's graphs of by_rows"),
     "batch": (["collectives"], ""),
     "slow-compile": (["error"], ""),
     "threads": (["collectives"], "graph: Dynamo's graph of threads"),
