@@ -23,6 +23,7 @@ __all__ = ["look"]
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
+FAILURE = "failure.txt"  # why the script failed
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
 _MISMATCH = "distributed collective mismatch"
@@ -150,6 +151,7 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
+        files.replace(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()
