@@ -18,7 +18,7 @@ from labkit.look.program import Program, run
 from labkit.look.steps import Options
 from labkit.ranks import RankError, Ranks
 
-__all__ = ["look"]
+__all__ = ["FAILURE", "GATE", "SCRIPT", "below", "folder_for", "look", "program_of"]
 
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 STOPPED = "the script was interrupted"
@@ -48,13 +48,13 @@ def look(given: argparse.Namespace) -> int:
     given.trace = given.trace and given.trace.absolute()  # a script may go to another folder
     if given.merge:
         return _merge(given)
-    program = _program(given)
+    program = program_of(given)
     baseline = gate.load(given.against) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
     _free(given.trace)
-    folder = _folder(given.out, program.name)
+    folder = folder_for(given.out, program.name)
     failure = _run(given, program, options, folder)
     return _finish(given, folder, failure, options, baseline)
 
@@ -80,7 +80,7 @@ def _joined(
 
     def choose() -> Path:
         _free(given.trace)
-        return _folder(given.out, program.name)
+        return folder_for(given.out, program.name)
 
     folder, token = joined.same_folder(launch, post, choose)
     logs = folder / LOGS if tlparse.tool() else None
@@ -105,7 +105,7 @@ def _merge(given: argparse.Namespace) -> int:
         raise ValueError("give a script to run, or --merge and folders of a run that is over")
     baseline = gate.load(given.against) if given.against else None
     _free(given.trace)
-    folder = _folder(given.out, "merge") if given.out else given.merge[0]
+    folder = folder_for(given.out, "merge") if given.out else given.merge[0]
     found.gather(given.merge, folder)
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
@@ -127,9 +127,9 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
     index = files.replace(folder / "index.html", body.encode())
-    print(f"\n{said}\n\npage: {_below(index)}", flush=True)
+    print(f"\n{said}\n\npage: {below(index)}", flush=True)
     if given.trace and looked is not None and not early:
-        print(f"trace: {_below(looked.record.save_trace(given.trace))}", flush=True)
+        print(f"trace: {below(looked.record.save_trace(given.trace))}", flush=True)
     return looked
 
 
@@ -180,7 +180,12 @@ def _name(given: argparse.Namespace) -> str:
     return words[0] if given.module else os.path.basename(words[0])
 
 
-def _program(given: argparse.Namespace) -> Program:
+def program_of(given: argparse.Namespace) -> Program:
+    """Return the script or module of a command line.
+
+    Raises:
+        ValueError: If there is none.
+    """
     words = given.module if given.module is not None else given.script
     if not words:
         raise ValueError("labkit look needs a script, or -m MODULE (see labkit look --help)")
@@ -195,7 +200,7 @@ def _program(given: argparse.Namespace) -> Program:
     return Program(target, given.module is not None, tuple(arguments), backend)
 
 
-def _below(path: Path) -> Path:
+def below(path: Path) -> Path:
     """A path as short as one would type it here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -208,7 +213,7 @@ def _free(trace: Path | None) -> None:
         raise ValueError(f"--trace {trace}: there is no folder {trace.parent}")
 
 
-def _folder(out: Path | None, name: str) -> Path:
+def folder_for(out: Path | None, name: str) -> Path:
     """The folder to write to: a new one, unless `out` names it."""
     if out is not None:
         folder = out.absolute()

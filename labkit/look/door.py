@@ -9,15 +9,19 @@ from typing import Any
 
 from labkit import bounds, files
 
-__all__ = ["add"]
+__all__ = ["CHANGES", "add"]
 
 STATUS = """\
 exit status:
   0  done, and the gate passed
-  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged
+  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged;
+     with --torch: a version changes what --allow does not name
   2  a request that cannot be met, or no step to record
-  3  the script failed
+  3  the script failed; with --torch: on every version
 """
+# what a version may change
+CHANGES: tuple[str, ...] = ("breaks", "given-up", "graphs", "recompiles", "collectives", "bytes", "causes")
+CHANGES += ("losses", "outputs", "parameters", "error")
 FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
     ("save", "FILE", "save the counts as a baseline"),
@@ -80,6 +84,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
+    _versions(parser)
     what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
     parser.add_argument("--values", action="store_true", help=what)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
@@ -89,9 +94,37 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
 
 
+def _versions(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run on several versions of torch."""
+    group = parser.add_argument_group("several versions of torch")
+    what = (
+        "run it on this torch too: a version, which uv gets, an environment's folder, or the path of a python"
+    )
+    group.add_argument("--torch", action="append", metavar="V", help=what)
+    what = "a package that the script needs, where V is a version (default: what is installed here)"
+    group.add_argument("--with", dest="with_", action="append", metavar="PACKAGE", help=what)
+    what = "a file of such packages"
+    group.add_argument("--requirements", type=Path, action="append", metavar="FILE", help=what)
+    what = "runs on each version, in turn (default: 2)"
+    group.add_argument("--repeat", type=_number(int, 2, 100), metavar="K", help=what)
+    what = (
+        "relative and absolute, for losses and parameters (default: torch.testing.assert_close's, by dtype)"
+    )
+    group.add_argument("--tolerance", type=_number(float, 0, 1e9), metavar="T", help=what)
+    what = f"what may change, otherwise exit status 1: {', '.join(CHANGES)}"
+    group.add_argument("--allow", action="append", choices=CHANGES, metavar="NAME", help=what)
+
+
 def _look(given: argparse.Namespace) -> int:
+    if given.torch:
+        from labkit.look import versions
+
+        return versions.look(given)
     from labkit.look import command
 
+    for name in ("with_", "requirements", "repeat", "tolerance", "allow"):
+        if getattr(given, name) is not None:
+            raise ValueError(f"--{name.rstrip('_')} is for several versions: give --torch for each")
     return command.look(given)
 
 

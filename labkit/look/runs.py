@@ -20,6 +20,7 @@ __all__ = ["Ran", "bound", "run"]
 
 LIMIT_S = 600.0  # that a script may take, unless it is said
 AROUND_S = 120.0  # for what is around it: the import of torch, the page and tlparse's report
+COLLECTIVES = "2000"  # that torch's flight recorder keeps, all groups together
 # the process and whatever it has started end as soon as this one does
 _START = (
     "import sys; from labkit.ranks.fresh import end_with; end_with(int(sys.argv[1])); from labkit.cli import main;"
@@ -90,7 +91,8 @@ def run(
     log.parent.mkdir(parents=True, exist_ok=True)
     began, (reading, lifeline) = time.monotonic(), os.pipe()
     with tempfile.TemporaryDirectory(prefix="labkit-") as cache, log.open("wb") as out:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
+        own = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": f"{cache}/triton"}
+        own |= {"TORCH_FR_BUFFER_SIZE": COLLECTIVES}
         asked = ["--timeout", f"{limit:g}", "--out", str(folder.absolute()), *words]
         try:
             process = subprocess.Popen(
@@ -99,12 +101,12 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**(os.environ if env is None else env), **caches},
+                env={**(os.environ if env is None else env), **own},
                 start_new_session=True,
             )
-        except OSError as error:
+        except OSError as refused:
             os.close(lifeline)
-            raise ValueError(f"cannot start {python[0]}: {error.strerror or error}") from None
+            raise ValueError(f"cannot start {python[0]}: {refused.strerror or refused}") from None
         finally:
             os.close(reading)
         try:
