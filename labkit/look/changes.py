@@ -58,11 +58,11 @@ class Told:
         left = f"; not compared: {'; '.join(self.left)}" if self.left else ""
         if not self.first:
             return f"{self.label}: the others are compared with it{left}"
-        same = f"the same in {', '.join(self.same)}" if self.same else "nothing was compared"
+        same = ", ".join(self.same) or "nothing"
         if not self.changes:
-            return f"{self.label}: no change from {self.first} in what was compared: {same}{left}"
+            return f"{self.label}: the same as {self.first} in what was compared: {same}{left}"
         changes = "; ".join(change.said for change in self.changes)
-        return f"{self.label}: changed from {self.first}: {changes}; {same}{left}"
+        return f"{self.label}: changed from {self.first}: {changes}; the same: {same}{left}"
 
 
 def reference(versions: list[Data]) -> Data | None:

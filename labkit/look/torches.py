@@ -18,13 +18,14 @@ __all__ = ["Torch", "find", "installed"]
 _VERSION = re.compile(r"\d+(\.\d+){1,2}")
 # what an environment has, without an import of torch: that takes seconds
 _PROBE = """
-import importlib.metadata as m, importlib.util as u, json, sys
+import importlib.metadata as m, json, sys
 def version(name):
     try:
         return m.version(name)
     except m.PackageNotFoundError:
         return ""
-print(json.dumps({"torch": version("torch"), "lacks": [n for n in sys.argv[1:] if not version(n)]}))
+lacks = [name for name in sys.argv[1:] if not version(name)]
+print(json.dumps({"torch": version("torch"), "lacks": lacks}))
 """
 # parts of torch, and what installs packages; labkit comes along as it is here
 _OWN = re.compile(r"torch|triton|pytorch-triton|(nvidia|cuda)[-_].*|labkit|pip|setuptools|wheel|uv")
@@ -67,7 +68,7 @@ def find(
         if not path.is_file():
             raise ValueError(f"--requirements {path}: there is no such file")
     found = [_one(each, packages, requirements) for each in asked]
-    labels = [f"{one.version}" for one in found]
+    labels = [one.version for one in found]
     return [
         replace(one, label=label if labels.count(label) == 1 else f"{label} ({number}: {one.asked})")
         for number, (one, label) in enumerate(zip(found, labels, strict=True), 1)

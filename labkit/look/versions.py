@@ -53,7 +53,7 @@ def look(given: argparse.Namespace) -> int:
     for turn in range(1, repeat + 1):
         for number, (one, version) in enumerate(zip(found, body["versions"], strict=True), 1):
             ran = runs.run(one.python, _words(given), folder / f"{number}-run-{turn}", one.env, limit)
-            version["runs"].append(measured(ran))
+            version["runs"].append(measured(ran, one.version))
             print(f"torch {one.label}, run {turn} of {repeat}: {_ended(ran)}", flush=True)
             _save(body, folder)
     _compare(body["versions"], folder, given.tolerance)
@@ -91,8 +91,13 @@ def _save(body: dict[str, Any], folder: Path) -> None:
     files.replace(folder / DATA, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def measured(ran: runs.Ran) -> dict[str, Any]:
-    """Return what the table and the verdicts take from a run, as plain data."""
+def measured(ran: runs.Ran, torch: str) -> dict[str, Any]:
+    """Return what the table and the verdicts take from a run, as plain data.
+
+    Args:
+        ran: The run.
+        torch: The version that it should have imported.
+    """
     found: dict[str, Any] = {
         "folder": ran.folder.name,
         "error": ran.headline,
@@ -103,6 +108,8 @@ def measured(ran: runs.Ran) -> dict[str, Any]:
         found["error"] = "no step was recorded"
     elif looked is not None and looked.missing:
         found["error"] = found["error"] or looked.notes[-1]
+    elif looked is not None and (was := looked.provenance.get("torch")) != torch:
+        found["error"] = found["error"] or f"it imported torch {was}, not {torch}"
     if found["error"] or looked is None:
         return found
     try:
@@ -111,7 +118,6 @@ def measured(ran: runs.Ran) -> dict[str, Any]:
         return found | {"error": str(error)}
     first = looked.provenance.get(FIRST) or []
     found["first_s"] = max(first) / 1e3 if first else None
-    found["torch"] = str(looked.provenance.get("torch", ""))
     found["bytes"] = _bytes(looked)
     found["causes"] = [
         {"key": _key(one.said, one.place), "place": one.place, "said": one.said} for one in causes(looked)
