@@ -168,7 +168,7 @@ def test_one_torch_in_two_environments_changes_nothing(tmp_path, capsys, monkeyp
         "--save",
         "base.json",
     ]
-    script = [str(SCRIPTS / "upgraded.py"), "average"]
+    script = [str(SCRIPTS / "upgraded.py"), "sum"]
     assert cli.main(["look", "--out", "page", *words, *script]) == 0, capsys.readouterr()
     said = capsys.readouterr().out
     assert "4 runs, one after another; each may take 12 minutes" in said and "the same as" in said
@@ -177,7 +177,7 @@ def test_one_torch_in_two_environments_changes_nothing(tmp_path, capsys, monkeyp
         assert [run["error"] for run in version["runs"]] == ["", ""]
         assert version["first"]["kinds"]["losses"] | {"equal": True} == version["first"]["kinds"]["losses"]
         assert version["first"]["kinds"]["parameters"]["compared"] == 12, "six of each rank"
-        assert version["runs"][0]["bytes"] == {"0": 4.0, "1": 4.0}, "one float32 a step"
+        assert version["runs"][0]["bytes"] == {"0": 8.0, "1": 8.0}, "a float32 forward and one backward"
     assert (tmp_path / "page/1-run-1/index.html").is_file() and "1-run-1/index.html" in (
         tmp_path / "page/index.html"
     ).read_text()

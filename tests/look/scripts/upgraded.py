@@ -1,7 +1,8 @@
 """Trains a small model with what torch 2.13 and 2.15 do otherwise: python upgraded.py [WORD ...].
 
 global: a layer counts its calls in a global number. module: the head is compiled by module.compile(). number: a layer
-adds a Python number to a bfloat16 tensor, in Inductor's code. average: the loss goes through a functional all_reduce.
+adds a Python number to a bfloat16 tensor, in Inductor's code. average, sum: the loss goes through a functional
+all_reduce.
 """
 
 import sys
@@ -35,8 +36,8 @@ def main():
     data = torch.Generator().manual_seed(dist.get_rank())
     for _ in range(6):
         loss = head(step(torch.randn(4, 8, generator=data))).square().mean()
-        if "average" in sys.argv:
-            loss = funcol.all_reduce(loss, "avg", dist.group.WORLD)
+        if "average" in sys.argv or "sum" in sys.argv:
+            loss = funcol.all_reduce(loss, "avg" if "average" in sys.argv else "sum", dist.group.WORLD)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
