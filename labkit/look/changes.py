@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["COUNTS", "Change", "Told", "first_step", "reference", "shown", "tell"]
+__all__ = ["CHANGES", "Change", "Told", "first_step", "reference", "shown", "tell"]
 
 COUNTS = ("breaks", "frames given up", "graphs", "recompiles", "collectives")
 KINDS = ("losses", "outputs", "parameters")
 _COLUMN = {"frames given up": "given-up"}
+# what a version may change
+CHANGES = (*(_COLUMN.get(name, name) for name in COUNTS), "bytes", "causes", *KINDS, "error")
 Data = dict[str, Any]
 
 
@@ -20,7 +22,7 @@ class Change:
     """One thing that another version does otherwise.
 
     Attributes:
-        name: One of `labkit.look.door.CHANGES`.
+        name: One of `CHANGES`.
         said: What changes, in words.
     """
 

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from labkit import bounds, files
+from labkit.look.changes import CHANGES
 
-__all__ = ["CHANGES", "add"]
+__all__ = ["add"]
 
 STATUS = """\
 exit status:
   0  done, and the gate passed
   1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged;
-     with --torch: a version changes what --allow does not name
+     with --torch: a version changes what --allow does not name;
+     with --perturb: a difference on one rank changed more than --allow names
   2  a request that cannot be met, or no step to record
   3  the script failed; with --torch: on every version
 """
-# what a version may change
-CHANGES: tuple[str, ...] = ("breaks", "given-up", "graphs", "recompiles", "collectives", "bytes", "causes")
-CHANGES += ("losses", "outputs", "parameters", "error")
 FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
     ("save", "FILE", "save the counts as a baseline"),
@@ -43,7 +42,7 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
     return read
 
 
-NUMBERS = (
+NUMBERS: tuple[tuple[str, str, Any, Callable[[str], Any], str], ...] = (
     ("skip", "K", 2, _number(int, 0, 1_000_000), "steps before the first recorded one"),
     ("steps", "K", 3, _number(int, 1, 1_000), "steps to record"),
     ("timeout", "S", None, _number(float, 0.1, 1e9), "seconds that the script may take"),
@@ -54,6 +53,15 @@ NUMBERS = (
         _number(float, 0.1, 1e9),
         "seconds that all ranks may wait for each other (default: 60)",
     ),
+    ("perturb-rank", "R", None, _number(int, 0, 65_535), "the rank that differs (default: the last)"),
+    (
+        "perturb-step",
+        "K",
+        None,
+        _number(int, 1, 1_000_000),
+        "the batch that is shorter (default: the first recorded)",
+    ),
+    ("perturb-delay", "S", 20.0, _number(float, 0.1, 1e6), "seconds by which its first compile is slower"),
 )
 
 
@@ -84,9 +92,20 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
-    _versions(parser)
     what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
     parser.add_argument("--values", action="store_true", help=what)
+    what = "run it as it is, and then with one difference on one rank at a time"
+    parser.add_argument("--perturb", action="store_true", help=what)
+    what = "of --perturb, only this difference (again for more)"
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=what)
+    what = "of --perturb, one more difference: an environment variable of one rank (NAME alone: not set)"
+    parser.add_argument("--perturb-env", action="append", default=[], metavar="NAME=VALUE", help=what)
+    what = (
+        f"what may change, again for more: with --torch one of {', '.join(CHANGES)}; with --perturb one of hang,"
+        " error, collectives, numbers, graph, or DIFFERENCE:OUTCOME"
+    )
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
+    _versions(parser)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
@@ -111,18 +130,20 @@ def _versions(parser: argparse.ArgumentParser) -> None:
         "relative and absolute, for losses and parameters (default: torch.testing.assert_close's, by dtype)"
     )
     group.add_argument("--tolerance", type=_number(float, 0, 1e9), metavar="T", help=what)
-    what = f"what may change, otherwise exit status 1: {', '.join(CHANGES)}"
-    group.add_argument("--allow", action="append", choices=CHANGES, metavar="NAME", help=what)
 
 
 def _look(given: argparse.Namespace) -> int:
+    if given.torch and given.perturb:
+        raise ValueError("--torch compares versions, --perturb compares ranks: give one of them")
+    if given.allow and not (given.torch or given.perturb):
+        raise ValueError("--allow is for --torch and --perturb")
     if given.torch:
         from labkit.look import versions
 
         return versions.look(given)
     from labkit.look import command
 
-    for name in ("with_", "requirements", "repeat", "tolerance", "allow"):
+    for name in ("with_", "requirements", "repeat", "tolerance"):
         if getattr(given, name) is not None:
             raise ValueError(f"--{name.rstrip('_')} is for several versions: give --torch for each")
     return command.look(given)

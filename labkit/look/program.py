@@ -22,7 +22,7 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
-from labkit.look import calls, journal, made, replicas
+from labkit.look import calls, conditions, decisions, journal, made, replicas
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
 from labkit.look.found import FIRST, HELD, TIMES
@@ -96,11 +96,17 @@ def run(program: Program, options: Options, folder: str) -> None:
     let_groups_end()
     force_backend(program.backend)
     journal.keep(Path(folder), rank)
+    decided = None
+    if options.condition is not None:
+        decided = decisions.keep(Path(folder), rank)
+        conditions.apply(options.condition, Path(folder), rank)
 
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork
             report_of(steps, rank, program.name, program.command).save(folder)
             steps.keep_values(Path(folder) / f"values-{rank}.pt")
+            if decided is not None:
+                decided()
 
     with followed(options, keep) as steps:
         try:

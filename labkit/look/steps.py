@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from labkit.look.conditions import Condition
 from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
@@ -36,12 +37,14 @@ class Options:
         step: The name of the function whose calls are the steps; '' to find steps by compiled calls and
             `optimizer.step`.
         values: Whether to keep what each rank computes, in `values-N.pt` (`labkit.look.values`).
+        condition: What differs on one rank, in a run whose decisions are compared; None in any other.
     """
 
     skip: int = 2
     steps: int = 3
     step: str = ""
     values: bool = False
+    condition: Condition | None = None
 
 
 class Steps:

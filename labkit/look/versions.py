@@ -67,6 +67,8 @@ def look(given: argparse.Namespace) -> int:
 def _check(given: argparse.Namespace) -> None:
     if len(given.torch) < 2:
         raise ValueError("--torch is given for each version to compare, at least twice")
+    if wrong := [name for name in given.allow if name not in changes.CHANGES]:
+        raise ValueError(f"--allow {wrong[0]}: give one of {', '.join(changes.CHANGES)}")
     if given.merge or given.trace:
         raise ValueError(f"--{'merge' if given.merge else 'trace'} is for one run, without --torch")
     if launched() is not None:
@@ -179,13 +181,13 @@ def _finish(
 ) -> int:
     versions = body["versions"]
     told = changes.tell(versions)
-    allowed = set(given.allow or [])
+    allowed = set(given.allow)
     refused = [change for one in told for change in one.changes if change.name not in allowed]
     print(f"\n{pd.DataFrame(list(changes.shown(versions))).to_string(index=False)}\n")
     for one in told:
         print(one.sentence)
     index = files.replace(folder / "index.html", versions_page.html(body, sorted(allowed)).encode())
-    print(f"\npage: {command.below(index)}", flush=True)
+    print(f"\npage: {files.below(index)}", flush=True)
     reference = changes.reference(versions)
     if reference is None:
         return command.SCRIPT

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, files
-from labkit.look import changes, door, versions_page
+from labkit.look import changes, versions_page
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAIR = files.ours("data/captured/two_torches.json")
@@ -118,7 +118,7 @@ def test_another_reason_of_one_line_is_no_other_cause(alike):
 
 def test_names_of_changes_are_those_that_can_be_allowed(pair, alike):
     names = {change.name for one in changes.tell(pair["versions"]) for change in one.changes}
-    assert names < set(door.CHANGES)
+    assert names < set(changes.CHANGES)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,12 @@ def test_names_of_changes_are_those_that_can_be_allowed(pair, alike):
             ["--torch", ".", "--torch", ".", "--repeat", "1"],
             "argument --repeat: must be a whole number from 2",
         ),
-        (["--torch", ".", "--allow", "everything"], "argument --allow: invalid choice"),
-        (["--allow", "graphs"], "--allow is for several versions: give --torch for each"),
+        (["--torch", ".", "--torch", ".", "--allow", "hang"], "--allow hang: give one of breaks, given-up"),
+        (
+            ["--torch", ".", "--torch", ".", "--perturb"],
+            "--torch compares versions, --perturb compares ranks",
+        ),
+        (["--allow", "graphs"], "--allow is for --torch and --perturb"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, monkeypatch):
