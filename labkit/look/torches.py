@@ -94,6 +94,9 @@ def _one(asked: str, packages: Sequence[str], requirements: Sequence[Path]) -> T
             [os.path.abspath(program)],
             environments.variables(),
         )  # not resolved: a link into its environment
+    # after ours: the script's own modules; a torch among them shows as another version in the run
+    places = [env["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
+    env = env | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     try:
         probe = subprocess.run(
             [*python, "-c", _PROBE, *environments.needs()], env=env, capture_output=True, text=True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, files
-from labkit.look import changes, versions_page
+from labkit.look import changes, torches, versions, versions_page
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAIR = files.ours("data/captured/two_torches.json")
@@ -151,6 +153,51 @@ def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, 
     found = capsys.readouterr()
     assert found.err.startswith("labkit: ") and sentence in found.err and "Traceback" not in found.err
     assert list(tmp_path.iterdir()) == [], "refused before anything begins"
+
+
+ALL = ["recompiles", "graphs", "causes", "losses", "parameters"]
+
+
+@pytest.mark.parametrize(
+    ("allow", "against", "status", "said"),
+    [
+        (ALL, None, 0, "page: "),
+        (ALL[1:], None, 1, "not allowed to change: recompiles (--allow NAME lets it)"),
+        (ALL, 0, 0, "torch 2.15.0: gate passed"),
+        (ALL, 1, 1, "torch 2.13.0+cpu: gate failed"),
+    ],
+)
+def test_the_exit_status_is_that_of_what_is_not_allowed_and_of_each_gate(
+    allow, against, status, said, pair, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    given = argparse.Namespace(allow=allow, save=Path("base.json"), against=Path("before.json"))
+    before = None if against is None else pair["versions"][against]["runs"][0]["counts"]
+    assert versions._finish(pair, tmp_path, given, before) == status
+    told = capsys.readouterr().out
+    assert said in told and ("not allowed" in told) == (allow != ALL)
+    assert json.loads((tmp_path / "base.json").read_text())["torch"] == "2.13.0+cpu"
+
+
+def test_where_no_version_runs_the_status_is_that_of_the_script(pair, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for version in pair["versions"]:
+        for run in version["runs"]:
+            run["error"] = "rank 0 raised ImportError"
+    given = argparse.Namespace(allow=["error"], save=Path("base.json"), against=None)
+    assert versions._finish(pair, tmp_path, given, None) == 3
+    assert capsys.readouterr().out.count("the script fails: rank 0 raised ImportError") == 2
+    assert not (tmp_path / "base.json").exists() and (tmp_path / "index.html").is_file()
+
+
+def test_an_interpreter_finds_this_labkit_first_and_the_modules_of_the_script(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    first, second = torches.find([sys.executable, sys.executable])
+    *_, own = first.env["PYTHONPATH"].split(os.pathsep)
+    assert own == str(tmp_path) and first.version == second.version and first.label != second.label
+    asked = [*first.python, "-c", "import labkit; print(labkit.__file__)"]
+    found = subprocess.run(asked, env=first.env, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert Path(found.strip()).samefile(files.ours("labkit/__init__.py"))
 
 
 @pytest.mark.slow
