@@ -248,7 +248,8 @@ def shown(versions: list[Data]) -> Iterator[dict[str, str]]:
                 row[kind] = (
                     "bit-equal" if far["equal"] else f"{far['relative']:.1g}{', close' * far['close']}"
                 )
-        row["error"] = _error(one)
+        if any(map(_error, versions)):
+            row["error"] = _error(one)
         yield row
 
 

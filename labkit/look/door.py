@@ -63,6 +63,10 @@ NUMBERS: tuple[tuple[str, str, Any, Callable[[str], Any], str], ...] = (
     ),
     ("perturb-delay", "S", 20.0, _number(float, 0.1, 1e6), "seconds by which its first compile is slower"),
 )
+OPTIONS_OF = {
+    "torch": ("with_", "requirements", "repeat", "tolerance"),
+    "perturb": ("only", "perturb_env", "perturb_rank", "perturb_step"),
+}
 
 
 def add(commands: Any) -> None:
@@ -137,15 +141,16 @@ def _look(given: argparse.Namespace) -> int:
         raise ValueError("--torch compares versions, --perturb compares ranks: give one of them")
     if given.allow and not (given.torch or given.perturb):
         raise ValueError("--allow is for --torch and --perturb")
+    for mode, names in OPTIONS_OF.items():
+        for name in names:
+            if not getattr(given, mode) and getattr(given, name) not in (None, []):
+                raise ValueError(f"--{name.rstrip('_').replace('_', '-')} is for --{mode}")
     if given.torch:
         from labkit.look import versions
 
         return versions.look(given)
     from labkit.look import command
 
-    for name in ("with_", "requirements", "repeat", "tolerance"):
-        if getattr(given, name) is not None:
-            raise ValueError(f"--{name.rstrip('_')} is for several versions: give --torch for each")
     return command.look(given)
 
 

@@ -83,5 +83,7 @@ def _version(told: changes.Told, version: dict[str, Any], allowed: list[str]) ->
     every = [one for run in version["runs"] for one in run.get("causes", [])]
     causes = dict.fromkeys(": ".join(filter(None, [one["place"], one["said"]])) for one in every)
     items = "".join(f"<li>{escape(one)}</li>" for one in causes)
-    parts.append(f"<details><summary>{len(causes)} causes</summary><ol>{items}</ol></details>" * bool(causes))
+    parts.append(
+        f"<details><summary>causes: {len(causes)}</summary><ol>{items}</ol></details>" * bool(causes)
+    )
     return parts

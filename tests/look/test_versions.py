@@ -144,7 +144,9 @@ def test_names_of_changes_are_those_that_can_be_allowed(pair, alike):
             ["--torch", ".", "--torch", ".", "--perturb"],
             "--torch compares versions, --perturb compares ranks",
         ),
+        (["--torch", ".", "--torch", ".", "--perturb-rank", "0"], "--perturb-rank is for --perturb"),
         (["--allow", "graphs"], "--allow is for --torch and --perturb"),
+        (["--with", "numpy"], "--with is for --torch"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, monkeypatch):
