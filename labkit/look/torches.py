@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labkit import environments
+from labkit import environments, hardware
 
 __all__ = ["Torch", "find", "installed"]
 
@@ -26,6 +26,13 @@ def version(name):
         return ""
 lacks = [name for name in sys.argv[1:] if not version(name)]
 print(json.dumps({"torch": version("torch"), "lacks": lacks}))
+"""
+# bytecode, which stays in uv's cache: otherwise the first step of the first run has the time that it takes
+_BYTECODE = """
+import compileall, importlib.util, sys
+for name in ("torch", "sympy"):
+    for folder in importlib.util.find_spec(name).submodule_search_locations:
+        compileall.compile_dir(folder, quiet=2, workers=int(sys.argv[1]))
 """
 # parts of torch, and what installs packages; labkit comes along as it is here
 _OWN = re.compile(r"torch|triton|pytorch-triton|(nvidia|cuda)[-_].*|labkit|pip|setuptools|wheel|uv")
@@ -82,6 +89,7 @@ def _one(asked: str, packages: Sequence[str], requirements: Sequence[Path]) -> T
         own = [f"--with={one}" for one in packages] + [f"--with-requirements={one}" for one in requirements]
         more += own or [f"--with={one}" for one in installed()]
         python = environments.command(environments.numbers(asked), more, env)
+        subprocess.run([*python, "-c", _BYTECODE, str(hardware.cores())], env=env, capture_output=True)
     elif not path.exists():
         raise ValueError(
             f"--torch {asked}: it is no version such as 2.15.0, and there is no such environment or interpreter"

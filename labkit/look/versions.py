@@ -41,10 +41,10 @@ def look(given: argparse.Namespace) -> int:
     _check(given)
     program = command.program_of(given)
     baseline = gate.load(given.against) if given.against else None
-    repeat, found = (
-        given.repeat or REPEAT,
-        torches.find(given.torch, given.with_ or [], given.requirements or []),
-    )
+    if not all(Path(one).exists() for one in given.torch):
+        print("uv makes the environments: a version that is new here takes minutes", flush=True)
+    repeat = given.repeat or REPEAT
+    found = torches.find(given.torch, given.with_ or [], given.requirements or [])
     folder, limit = command.folder_for(given.out, program.name), given.timeout or runs.LIMIT_S
     print(f"{program.name} on torch {', '.join(one.label for one in found)}", flush=True)
     print(runs.bound(len(found) * repeat, limit), flush=True)
