@@ -50,7 +50,7 @@ def test_three_facts_of_the_ledger_are_found_between_two_recorded_versions(pair)
     )
     # breaks.module-compile: .compile() of nn.Sequential compiles nothing up to 2.13
     assert said["graphs"][0].endswith(" now") and not any("appears" in one for one in said["causes"])
-    # reading.add-a-number: Inductor rounds it as eager does since 2.14, so the first loss differs
+    # reading.add-a-number: Inductor rounds the number to bfloat16 since 2.14, so the first loss differs
     assert said["losses"][0].endswith("at step 1, rank 0")
     assert "parameters differ: by at most" in said["parameters"][0]
     assert "collectives" in told.same and "bytes of collectives" in told.same
