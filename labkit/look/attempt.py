@@ -15,10 +15,11 @@ from labkit.look.program import Program, run
 from labkit.look.steps import Options
 from labkit.ranks import RankError, Ranks
 
-__all__ = ["LOGS", "STOPPED", "Ending", "attempt"]
+__all__ = ["FAILURE", "LOGS", "STOPPED", "Ending", "attempt"]
 
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
+FAILURE = "failure.txt"  # why the script failed
 STALL_S = 60.0
 GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded first
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises

@@ -12,12 +12,12 @@ from typing import Any
 
 from labkit import files, tlparse
 from labkit.look import ends, found, gate, joined, journal, page, perturb, stops, summary, switches
-from labkit.look.attempt import LOGS, STOPPED, attempt
+from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
 from labkit.look.steps import Options
 
-__all__ = ["look"]
+__all__ = ["GATE", "SCRIPT", "folder_for", "look", "program_of"]
 
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 
@@ -37,18 +37,19 @@ def look(given: argparse.Namespace) -> int:
     """
     launch = launched()
     given.trace = given.trace and given.trace.absolute()  # a script may go to another folder
-    if given.merge:
-        return _merge(given)
-    program = _program(given)
     if given.perturb:
         perturb.check(given, launch is not None)
-        return perturb.perturb(given, program, _folder(given.out, program.name))
+    if given.merge:
+        return _merge(given)
+    program = program_of(given)
+    if given.perturb:
+        return perturb.perturb(given, program, folder_for(given.out, program.name))
     baseline = gate.load(given.against) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
     _free(given.trace)
-    folder = _folder(given.out, program.name)
+    folder = folder_for(given.out, program.name)
     failure = attempt(given, program, options, folder).said
     return _finish(given, folder, failure, options, baseline)
 
@@ -74,7 +75,7 @@ def _joined(
 
     def choose() -> Path:
         _free(given.trace)
-        return _folder(given.out, program.name)
+        return folder_for(given.out, program.name)
 
     folder, token = joined.same_folder(launch, post, choose)
     logs = folder / LOGS if tlparse.tool() else None
@@ -99,7 +100,7 @@ def _merge(given: argparse.Namespace) -> int:
         raise ValueError("give a script to run, or --merge and folders of a run that is over")
     baseline = gate.load(given.against) if given.against else None
     _free(given.trace)
-    folder = _folder(given.out, "merge") if given.out else given.merge[0]
+    folder = folder_for(given.out, "merge") if given.out else given.merge[0]
     found.gather(given.merge, folder)
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
@@ -145,6 +146,7 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
+        files.replace(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()
@@ -173,7 +175,12 @@ def _name(given: argparse.Namespace) -> str:
     return words[0] if given.module else os.path.basename(words[0])
 
 
-def _program(given: argparse.Namespace) -> Program:
+def program_of(given: argparse.Namespace) -> Program:
+    """Return the script or module of a command line.
+
+    Raises:
+        ValueError: If there is none.
+    """
     words = given.module if given.module is not None else given.script
     if not words:
         raise ValueError("labkit look needs a script, or -m MODULE (see labkit look --help)")
@@ -196,7 +203,7 @@ def _free(trace: Path | None) -> None:
         raise ValueError(f"--trace {trace}: there is no folder {trace.parent}")
 
 
-def _folder(out: Path | None, name: str) -> Path:
+def folder_for(out: Path | None, name: str) -> Path:
     """The folder to write to: a new one, unless `out` names it."""
     if out is not None:
         folder = out.absolute()

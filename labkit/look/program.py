@@ -25,7 +25,7 @@ from labkit import report
 from labkit.look import calls, conditions, decisions, journal, made, replicas
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
-from labkit.look.found import HELD, TIMES
+from labkit.look.found import FIRST, HELD, TIMES
 from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
 from labkit.look.names import Names
@@ -324,7 +324,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
     facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}
     facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
-    facts |= {name: [s * 1e3 for s in steps.took[name.split()[0]]] for name in TIMES}
+    facts |= {name: [s * 1e3 for s in steps.took[name.split()[0]]] for name in (*TIMES, FIRST)}
     facts |= {"pipeline": "torch.distributed.pipelining" in sys.modules}
     facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
     return Report(

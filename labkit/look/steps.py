@@ -74,8 +74,8 @@ class Steps:
         begins: Called when a step begins, up to the last recorded one.
         returned: Called with what a compiled call returns, up to the last recorded step.
         keep_values: Writes what this rank computed to a file.
-        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`, without those
-            in which something was compiled.
+        took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
+            after them, `later`, without those in which something was compiled.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class Steps:
         self.begins: Callable[[], None] = lambda: None
         self.returned: Callable[[Any], None] = lambda _: None
         self.keep_values: Callable[[Path], object] = lambda _: None
-        self.took: dict[str, list[float]] = {"recorded": [], "later": []}
+        self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
+        self._began = 0.0  # when the first step began
         self._clock = 0.0  # when the step that is timed began
         self._compiled = False  # whether something was compiled since
         self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
@@ -176,6 +177,7 @@ class Steps:
         self.found += 1
         if self.found == 1:
             self._first()
+            self._began = time.perf_counter()
         self.begins()
         if self.found <= self.options.skip:
             return
@@ -208,6 +210,8 @@ class Steps:
         if not self.open:
             return
         self.open = False
+        if self.found == 1:
+            self.took["first"].append(time.perf_counter() - self._began)
         self._mark.close()
         if self.found == self.options.skip + self.options.steps:
             self.close()
