@@ -463,13 +463,15 @@ def _watch(attempt: Attempt, state: str) -> dict[str, Any]:
 CAUSES = ("a call too few", "header before body", "limit too short", "leader wedged", "leader killed")
 CHANGES = (
     "announce each call", "agree before a batch is left out", "pickle before the header", "longer patience",
-    "longer group timeout", "restart the leader",
+    "longer group timeout", "restart the leader", "warm up before the watchdog starts",
 )  # fmt: skip
 RIGHT = {
     "A": ({1}, "a call too few", "agree before a batch is left out"),
     "B": ({1}, "limit too short", "longer patience"),
     "C": ({0}, "header before body", "pickle before the header"),
 }
+# B's limit is too short for a first compile: the worker waits longer, or the leader compiles before
+OTHER_B = ({0}, "limit too short", "warm up before the watchdog starts")
 FORM = 'it returns a dict such as {"A": ([0], "leader wedged", "restart the leader"), ...}: ranks, cause and change'
 _hint = hint_in_order(
     RIGHT,
@@ -499,11 +501,15 @@ _hint = hint_in_order(
 
 def judge_logs(attempt: Attempt, ranks: Ranks, say: Say) -> None:
     """Each job's ranks, cause and change."""
-    judge_jobs(attempt, ranks, say, _hint, RIGHT, CAUSES, CHANGES, FORM)
+
+    def hint(job: str, *answer: Any) -> str:
+        return "" if job == "B" and answer == OTHER_B else _hint(job, *answer)
+
+    judge_jobs(attempt, ranks, say, hint, RIGHT, CAUSES, CHANGES, FORM)
 
 
 def _test(name: str, title: str, minutes: int, defence: str, judge: Any) -> Exercise:
-    targets = (defence, "green for the fault with its defence", "red without either, and for any other end")
+    targets = (defence, "green only for the fault with its defence")
     return Exercise(f"break_it.{name}", title, "medium", minutes, targets, judge, takes="class")
 
 

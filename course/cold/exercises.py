@@ -186,7 +186,7 @@ lockstep = Exercise(
 
 LOG = files.ours("data/captured/cache_jobs.log")
 RIGHT = {
-    "A": ({0}, "another rank's code", "a folder for each rank"),
+    "A": ({0}, "another rank's code", "the rank in the key or folder"),
     "B": (set[int](), "healthy", "nothing"),
     "C": (set[int](), "healthy", "nothing"),
     "D": ({1}, "an empty folder", "fill the folder first"),
@@ -195,7 +195,7 @@ RIGHT = {
 ALSO = {"A": ({0, 1},)}  # what rank 0 computes wrong, rank 1 gathers
 CAUSES = ("healthy", "another rank's code", "an empty folder", "bypassed", "other settings")
 CHANGES = (
-    "nothing", "a folder for each rank", "fill the folder first", "a custom operator",
+    "nothing", "the rank in the key or folder", "fill the folder first", "a custom operator",
     "delete the folder at each start",
 )  # fmt: skip
 LINE = re.compile(

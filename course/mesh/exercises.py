@@ -61,7 +61,9 @@ def _second(x: Any, group: Any, own: Any) -> Any:
     return funcol.all_reduce(funcol.all_reduce(x, "sum", own), "sum", group)
 
 
-OTHERS = "other collectives have a group, too: go by `_c10d_functional`, not by the name of one of them"
+OTHERS = (
+    "other collectives have a group, too: go by `group_name` in the schema, not by the name of one of them"
+)
 # by what the graph has: the function, and the hint for a backend that lets it pass with another group
 CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "an all_reduce": (

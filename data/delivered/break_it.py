@@ -139,14 +139,31 @@ def since(before: dict[str, int]) -> dict[str, int]:
     return {name: count - before[name] for name, count in compiled().items()}
 
 
+class Traced(Exception):
+    """The whole function has become one graph, and nothing of it has run."""
+
+
+def trace_only(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend of torch.compile whose functions run nothing."""
+
+    def run(*args: Any) -> Any:
+        raise Traced
+
+    return run
+
+
 def first_break(function: Callable[..., Any], *args: Any) -> str:
-    """The line of the first graph break; '' where there is none."""
+    """The line of the first graph break, '' where there is none; nothing of what is compiled runs."""
     try:
-        torch.compile(function, backend="eager", fullgraph=True)(*args)
+        torch.compile(function, backend=trace_only, fullgraph=True)(*args)
+    except Traced:
+        return ""
     except torch._dynamo.exc.Unsupported as error:
         mine = [frame.line for frame in error.real_stack if frame.name == function.__name__]
         return mine[-1] or "" if mine else str(error).splitlines()[0]
-    return ""
+    except Exception as error:  # of one rank: all ranks have to hear of it
+        return f"{type(error).__name__}: {error}"
+    return "nothing was compiled"  # as under the stance force_eager
 
 
 def send(meta: Any, preflight: bool) -> None:
@@ -168,7 +185,9 @@ def receive() -> Any:
 
 
 def beat(store: Any, every: float = WINDOW_S / 10) -> None:
-    """Start a thread of the leader that changes a key for as long as the process lives."""
+    """Write both keys, and start a thread of the leader that changes one for as long as the process lives."""
+    for key in ("step", "heartbeat"):  # a watchdog's `get` of a missing key waits
+        store.set(key, "0")
 
     def beats() -> None:
         count = 0
@@ -207,7 +226,7 @@ def watchdog(store: Any, window: float, patience: float, on_silence: Callable[[s
             lost, awake = max(0.0, now - awake - 2 * pause), now
             # this process stood still (Python's lock): that says nothing about the leader
             for key in changed:
-                changed[key] += lost
+                changed[key] = min(now, changed[key] + lost)
         on_silence(f"the leader's {late[0]} has not changed for {limits[late[0]]:g} s")
 
     for part in (listen, watch):
@@ -265,17 +284,18 @@ def compile_gate(job: Job, fault: bool, defended: bool) -> Any:
 
 
 def census(job: Job, fault: bool, defended: bool) -> Any:
-    """A log call stands before the one place where the graph may break."""
+    """On the last rank a log call stands before the one place where the graph may break."""
+    logs = fault and job.last
 
     def attend(q: torch.Tensor, cache: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-        if fault:
+        if logs:
             LOG.warning("attention backend: flash")
         kv = cache[:, :4] if end < 5 else cache
         return funcol.all_reduce(q * kv.sum(1), "sum", dist.group.WORLD)
 
     args = torch.ones(2, 4, device=job.device), torch.ones(2, 8, 4, device=job.device), torch.tensor(3)
-    if defended and (where := first_break(attend, *args)) != KNOWN_BREAK:
-        raise Caught(f"another first break: {where or 'none'}")
+    if defended and set(every := gather(first_break(attend, *args))) != {KNOWN_BREAK}:
+        raise Caught(f"another first break, by rank: {every}")
     with torch.no_grad():
         return (torch.compile(attend, backend="eager")(*args) + 0).tolist()
 
@@ -317,7 +337,6 @@ def orphan(job: Job, fault: bool, defended: bool, wedged: bool = False) -> Any:
     """The leader is killed, and its workers wait for the next plan."""
     if job.rank == 0:
         beat(job.store)
-        job.store.set("step", "1")
         gather("up")
         if fault and not wedged:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -423,7 +442,7 @@ TESTS = {
         compile_gate, "fullgraph=True", raises("torch.compiler.disable"),
         lambda values: values == [{"graphs": 1, "breaks": 0, "right": True}] * len(values)),
     "census": Test(
-        census, "the first break has to be the known one", raises("another first break: LOG.warning"),
+        census, "the first break has to be the known one on all ranks", raises("another first break", "LOG.warning"),
         lambda values: values == [[[4.0 * len(values)] * 4] * 2] * len(values)),
     "guards": Test(
         guards, 'torch.compiler.set_stance("fail_on_recompile")', raises("fail_on_recompile"),

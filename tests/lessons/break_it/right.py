@@ -104,10 +104,14 @@ def as_sets():
     return {job: ({ranks[0]}, *more) for job, (ranks, *more) in wrong.RIGHT_JOBS.items()}
 
 
+def warmed_up():
+    return {**wrong.RIGHT_JOBS, "B": ([0], "limit too short", "warm up before the watchdog starts")}
+
+
 RIGHT = {
     "break_it.digest": (InIntegers,),
     "break_it.guards": (ByCounters, BySetting),
     "break_it.preflight": (BySaving, wrong.Preflight),
     "break_it.watchdog": (with_a_timeout,),
-    "break_it.jobs": (as_sets,),
+    "break_it.jobs": (as_sets, warmed_up),
 }

@@ -170,6 +170,31 @@ def test_torchs_words_for_a_time_limit_are_a_wait(said):
     assert suite.ending(play).how == "waited"
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_first_break_is_found_and_nothing_runs(breaks):
+    torch._dynamo.reset()
+
+    def program(x):
+        x.add_(1)
+        if breaks:
+            print(x)
+        return x * 2
+
+    x = torch.ones(3)
+    assert suite.first_break(program, x) == ("print(x)" if breaks else "")
+    assert x.tolist() == [1.0] * 3
+    with torch.compiler.set_stance("force_eager"):
+        assert suite.first_break(lambda x: x + 1, x) == "nothing was compiled"
+    with torch._dynamo.config.patch(disable=True):
+        assert "compiled" in suite.first_break(lambda x: x + 1, x)
+
+
+def test_a_leader_has_written_both_keys_before_its_first_beat_so_no_get_of_a_watchdog_waits():
+    store = torch.distributed.HashStore()
+    suite.beat(store, every=1e6)
+    assert store.check(["step", "heartbeat"])
+
+
 # --- the lesson ---
 
 

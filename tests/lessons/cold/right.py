@@ -11,7 +11,7 @@ from lessons.cold.wrong import JOBS
 def with_both_wrong():
     """In job A rank 1 gathers what rank 0 computes wrong."""
     return {
-        "A": ({1, 0}, "another rank's code", "a folder for each rank"),
+        "A": ({1, 0}, "another rank's code", "the rank in the key or folder"),
         "B": ((), "healthy", "nothing"),
         "C": ((), "healthy", "nothing"),
         "D": (1, "an empty folder", "fill the folder first"),

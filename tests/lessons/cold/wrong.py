@@ -156,7 +156,7 @@ LOCKSTEPS = {
 
 
 JOBS = {
-    "A": ([0, 1], "another rank's code", "a folder for each rank"),
+    "A": ([0, 1], "another rank's code", "the rank in the key or folder"),
     "B": ([], "healthy", "nothing"),
     "C": ([], "healthy", "nothing"),
     "D": ([1], "an empty folder", "fill the folder first"),
@@ -165,7 +165,7 @@ JOBS = {
 
 
 def every_shared_key_is_poison():
-    return {**JOBS, "B": ([0, 1], "another rank's code", "a folder for each rank")}
+    return {**JOBS, "B": ([0, 1], "another rank's code", "the rank in the key or folder")}
 
 
 def hits_are_right():
@@ -193,7 +193,7 @@ def a_mask():
 
 
 def nested():
-    return {**JOBS, "A": ([[0]], "another rank's code", "a folder for each rank")}
+    return {**JOBS, "A": ([[0]], "another rank's code", "the rank in the key or folder")}
 
 
 CACHES = {

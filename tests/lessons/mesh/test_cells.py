@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from types import SimpleNamespace
+
 import lesson_cells
 import pandas as pd
 import pytest
@@ -36,7 +39,9 @@ def run(three, *ids, **names):
         return reports[name]
 
     given = dict(labkit=labkit, pd=pd, judge=judge, RankError=RankError, Report=made, ranks=three)
-    given |= dict(timing=timing, Times=Times, places=places, Domain=Domain, Exchange=Exchange)
+    given |= dict(
+        textwrap=textwrap, timing=timing, Times=Times, places=places, Domain=Domain, Exchange=Exchange
+    )
     given |= dict(calls_by_group=figures.calls_by_group, reveal=lambda *answer: "measured")
     return lesson_cells.run(LESSON, *ids, **lesson_cells.copied(LESSON) | given | names), reports
 
@@ -174,6 +179,39 @@ def test_detail_refuses_a_right_program_after_a_message_between_some_of_its_rank
         said = caught.value.outcomes[0].message
         assert "Detected mismatch" in said and "Sequence number" in said.partition("Collectives differ")[2]
         assert "Tensor shapes" not in said.partition("Collectives differ")[2]
+
+
+def test_the_fence_reads_any_collective_that_has_a_group_in_its_schema():
+    fence = lesson_cells.run(LESSON, "ex-solution", torch=torch)["my_fence_solution"]
+    backend = fence(SimpleNamespace(group_name="1"))
+    one_shot, legacy = torch.ops.symm_mem.one_shot_all_reduce, torch.ops.c10d_functional.all_reduce
+    for op, rest, passes in (
+        (one_shot, ("sum", "1"), True),
+        (one_shot.default, ("sum", "11"), False),
+        (legacy, ("sum", "", [0, 1], 2), False),  # names ranks, and no group
+    ):
+        graph = torch.fx.Graph()
+        graph.output(graph.call_function(op, (graph.placeholder("x"), *rest)))
+        module = torch.fx.GraphModule({}, graph)
+        if passes:
+            assert callable(backend(module, []))
+        else:
+            with pytest.raises(RuntimeError, match="not for '1'"):
+                backend(module, [])
+
+
+@pytest.mark.slow
+def test_a_rank_outside_cannot_ask_a_group_whether_it_is_alike(three):
+    assert set(three.run(_asks_outside).values()) == {"refused", "alike"}
+
+
+def _asks_outside():
+    program = lessons.program("mesh")
+    _, mesh = program.make_groups()
+    try:
+        return program.compare(1, mesh)
+    except AssertionError:
+        return "refused"
 
 
 def test_a_report_without_rows_is_drawn():
