@@ -48,6 +48,11 @@ def replace(path: str | os.PathLike[str], data: bytes) -> Path:
     return path
 
 
+def below(path: Path) -> Path:
+    """Return a path as short as one would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def home() -> Path:
     """The folder of the reader's own data; it need not exist yet.
 

@@ -23,6 +23,8 @@ _INSTALLED = {p for k in ("purelib", "platlib") if (p := sysconfig.get_path(k))}
 # our own packages, which stand side by side
 _OURS = {os.path.join(os.path.dirname(os.path.dirname(__file__)), p) for p in ("labkit", "course", "ledger")}
 _LIBRARIES = tuple({os.path.normpath(p) + os.sep for p in (*_INSTALLED, *_OURS)})
+# what Inductor writes into its cache, wherever that is: the name is a hash of the code
+_GENERATED = re.compile(r"[\\/]c[a-z2-7]{51}\.py$")
 _STDLIB = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 
 
@@ -93,7 +95,7 @@ def place(filename: str, line: int | None, name: str = "") -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to an installed package or to Python, so that it is not the reader's own code.
+    """Whether a file belongs to an installed package or to Python, or was written by Inductor: not the reader's code.
 
     labkit's own code counts as the reader's: its model is part of what is studied. Its wrappers around a script do not.
 
@@ -103,7 +105,7 @@ def is_library(filename: str) -> bool:
     """
     if filename in _labels or _IPYTHON.match(filename):
         return False
-    if filename.startswith("<"):
+    if filename.startswith("<") or _GENERATED.search(filename):
         return True
     whole = os.path.normpath(filename)
     if whole.startswith(tuple(root + os.sep for root in _OURS)):

@@ -36,6 +36,14 @@ def test_labkits_own_code_is_a_place_and_installed_code_is_not():
     assert places.is_library("<frozen importlib._bootstrap>")
 
 
+def test_what_inductor_wrote_is_no_code_of_the_readers_wherever_its_cache_is():
+    name = "cqkhpbmwhjohfjj37ivd5hiaulhplwqz5cn32bxxhzs5ii2ngnsi.py"
+    assert places.is_library(f"/mnt/caches/rank-1/qk/{name}") and places.is_library(
+        f"/x/torchinductor_ada/qk/{name}"
+    )
+    assert not places.is_library("/home/ada/common.py") and not places.is_library(f"/home/ada/my_{name}")
+
+
 def test_a_package_of_another_environment_is_a_library(tmp_path):
     """torch of the system below a virtual environment, or of `pip install --user`."""
     folder = tmp_path / "dist-packages"

@@ -21,6 +21,7 @@ TYPES = {
     "tensors": "str",
     "place": "str",
     "owner": "str",
+    "bytes": "int64",
 }
 # their tensors may differ between ranks: by the splits, or because only the root has some
 _OWN_SHAPES = ("all_to_all", "alltoall", "scatter", "gather", "barrier")
@@ -37,9 +38,11 @@ def take(rank: int, since_ns: int) -> pd.DataFrame:
 
     Returns:
         A row for each in their order: the group by name and by ranks, its number in the group, the operation, shapes
-        and dtypes of its tensors, and the line that called it. Messages between two ranks are left out.
+        and dtypes of its tensors, the line that called it, and the bytes of its inputs on this rank: -1 where these are
+        not known, or the recorder has lost the first ones. Messages between two ranks are left out.
     """
-    known = introspect.collectives(since_ns) if dist.is_available() and dist.is_initialized() else None
+    known = introspect.collectives() if dist.is_available() and dist.is_initialized() else None
+    lost = len(known or ()) >= introspect.kept() and known[0].time_ns >= since_ns  # type: ignore[index]
     members = {name: ",".join(map(str, ranks)) for name, ranks in torch_compat.group_members().items()}
     rows = [
         (
@@ -51,9 +54,10 @@ def take(rank: int, since_ns: int) -> pd.DataFrame:
             _tensors(call),
             call.place,
             call.owner,
+            -1 if lost else call.nbytes,
         )
         for call in known or ()
-        if not call.between_two
+        if not call.between_two and (call.time_ns >= since_ns or not call.time_ns)
     ]
     return pd.DataFrame(rows, columns=list(TYPES)).astype(TYPES)
 

@@ -5,29 +5,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import signal
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from labkit import files, tlparse
-from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
+from labkit.look import ends, found, gate, joined, journal, page, perturb, stops, summary, switches
+from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt
 from labkit.look.launch import Launch, Post, launched
-from labkit.look.program import Program, run
+from labkit.look.program import Program
 from labkit.look.steps import Options
-from labkit.ranks import RankError, Ranks
 
-__all__ = ["look"]
+__all__ = ["GATE", "SCRIPT", "folder_for", "look", "program_of"]
 
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
-STOPPED = "the script was interrupted"
-LOGS = "logs"  # the folder of the ranks' logs and traces
-# where a rank stands whose collective gloo has ended, and what gloo says where it raises
-_IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
-_MISMATCH = "distributed collective mismatch"
-STALL_S = 60.0
-GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded first
 
 
 def look(given: argparse.Namespace) -> int:
@@ -45,16 +37,20 @@ def look(given: argparse.Namespace) -> int:
     """
     launch = launched()
     given.trace = given.trace and given.trace.absolute()  # a script may go to another folder
+    if given.perturb:
+        perturb.check(given, launch is not None)
     if given.merge:
         return _merge(given)
-    program = _program(given)
+    program = program_of(given)
+    if given.perturb:
+        return perturb.perturb(given, program, folder_for(given.out, program.name))
     baseline = gate.load(given.against) if given.against else None
-    options = Options(given.skip, given.steps, given.step)
+    options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)
     _free(given.trace)
-    folder = _folder(given.out, program.name)
-    failure = _run(given, program, options, folder)
+    folder = folder_for(given.out, program.name)
+    failure = attempt(given, program, options, folder).said
     return _finish(given, folder, failure, options, baseline)
 
 
@@ -79,7 +75,7 @@ def _joined(
 
     def choose() -> Path:
         _free(given.trace)
-        return _folder(given.out, program.name)
+        return folder_for(given.out, program.name)
 
     folder, token = joined.same_folder(launch, post, choose)
     logs = folder / LOGS if tlparse.tool() else None
@@ -104,7 +100,7 @@ def _merge(given: argparse.Namespace) -> int:
         raise ValueError("give a script to run, or --merge and folders of a run that is over")
     baseline = gate.load(given.against) if given.against else None
     _free(given.trace)
-    folder = _folder(given.out, "merge") if given.out else given.merge[0]
+    folder = folder_for(given.out, "merge") if given.out else given.merge[0]
     found.gather(given.merge, folder)
     return _finish(given, folder, "", Options(given.skip, given.steps, given.step), baseline)
 
@@ -126,9 +122,9 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
     index = files.replace(folder / "index.html", body.encode())
-    print(f"\n{said}\n\npage: {_below(index)}", flush=True)
+    print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
     if given.trace and looked is not None and not early:
-        print(f"trace: {_below(looked.record.save_trace(given.trace))}", flush=True)
+        print(f"trace: {files.below(looked.record.save_trace(given.trace))}", flush=True)
     return looked
 
 
@@ -150,6 +146,7 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
+        files.replace(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()
@@ -178,7 +175,12 @@ def _name(given: argparse.Namespace) -> str:
     return words[0] if given.module else os.path.basename(words[0])
 
 
-def _program(given: argparse.Namespace) -> Program:
+def program_of(given: argparse.Namespace) -> Program:
+    """Return the script or module of a command line.
+
+    Raises:
+        ValueError: If there is none.
+    """
     words = given.module if given.module is not None else given.script
     if not words:
         raise ValueError("labkit look needs a script, or -m MODULE (see labkit look --help)")
@@ -193,11 +195,6 @@ def _program(given: argparse.Namespace) -> Program:
     return Program(target, given.module is not None, tuple(arguments), backend)
 
 
-def _below(path: Path) -> Path:
-    """A path as short as one would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def _free(trace: Path | None) -> None:
     """Refuse a file for the trace that is there already, or whose folder is not."""
     if trace and trace.exists():
@@ -206,7 +203,7 @@ def _free(trace: Path | None) -> None:
         raise ValueError(f"--trace {trace}: there is no folder {trace.parent}")
 
 
-def _folder(out: Path | None, name: str) -> Path:
+def folder_for(out: Path | None, name: str) -> Path:
     """The folder to write to: a new one, unless `out` names it."""
     if out is not None:
         folder = out.absolute()
@@ -223,43 +220,6 @@ def _folder(out: Path | None, name: str) -> Path:
         except FileExistsError:
             continue
     raise AssertionError
-
-
-def _run(given: argparse.Namespace, program: Program, options: Options, folder: Path) -> str:
-    """Run the script; why it failed, or ''."""
-    more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S, "verify": given.verify}
-    more |= {"logs": folder / LOGS if tlparse.tool() else None}
-    with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
-        print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
-        try:
-            ranks.run(run, program, options, str(folder), grace=GRACE_S)
-        except KeyboardInterrupt as stop:
-            said = "\n".join([STOPPED, *getattr(stop, "__notes__", ())])
-        except RankError as error:
-            if error.ended == "raised" and error.outcomes[0].message.startswith("--step "):
-                raise ValueError(error.outcomes[0].message) from None
-            said = "\n".join(filter(None, [str(error), _hint(error, ranks.backend, given.verify)]))
-        else:
-            return ""
-    needless = ("All ranks were replaced", "interrupted")  # the ranks end with this command
-    return "\n".join(line for line in said.splitlines() if not line.startswith(needless))
-
-
-def _hint(error: RankError, backend: str, verified: bool) -> str:
-    """What to run next where gloo has ended a rank that got a message of another size; '' for other errors.
-
-    Such a process aborts, or its call raises, and takes along what it knew of its collectives.
-    """
-    aborts = [
-        one for one in error.outcomes if one.kind == "dead" and one.code == -signal.SIGABRT and one.frames
-    ]
-    inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts)
-    if backend != "gloo" or verified or not (inside or _MISMATCH in str(error)):
-        return ""
-    return (
-        "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"
-        " --verify, which compares each collective before it runs and names the first that differs."
-    )
 
 
 def _tlparse(folder: Path) -> str:

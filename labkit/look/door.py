@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from labkit import bounds, files
+from labkit.look.changes import CHANGES
 
 __all__ = ["add"]
 
 STATUS = """\
 exit status:
   0  done, and the gate passed
-  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged
+  1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged;
+     with --torch: a version changes what --allow does not name;
+     with --perturb: a difference on one rank changed more than --allow names
   2  a request that cannot be met, or no step to record
-  3  the script failed
+  3  the script failed; with --torch: on every version
 """
 FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
@@ -39,7 +42,7 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
     return read
 
 
-NUMBERS = (
+NUMBERS: tuple[tuple[str, str, Any, Callable[[str], Any], str], ...] = (
     ("skip", "K", 2, _number(int, 0, 1_000_000), "steps before the first recorded one"),
     ("steps", "K", 3, _number(int, 1, 1_000), "steps to record"),
     ("timeout", "S", None, _number(float, 0.1, 1e9), "seconds that the script may take"),
@@ -50,7 +53,20 @@ NUMBERS = (
         _number(float, 0.1, 1e9),
         "seconds that all ranks may wait for each other (default: 60)",
     ),
+    ("perturb-rank", "R", None, _number(int, 0, 65_535), "the rank that differs (default: the last)"),
+    (
+        "perturb-step",
+        "K",
+        None,
+        _number(int, 1, 1_000_000),
+        "the batch that is shorter (default: the first recorded)",
+    ),
+    ("perturb-delay", "S", 20.0, _number(float, 0.1, 1e6), "seconds by which its first compile is slower"),
 )
+OPTIONS_OF = {
+    "torch": ("with_", "requirements", "repeat", "tolerance"),
+    "perturb": ("only", "perturb_env", "perturb_rank", "perturb_step"),
+}
 
 
 def add(commands: Any) -> None:
@@ -80,6 +96,20 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
+    what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
+    parser.add_argument("--values", action="store_true", help=what)
+    what = "run it as it is, and then with one difference on one rank at a time"
+    parser.add_argument("--perturb", action="store_true", help=what)
+    what = "of --perturb, only this difference (again for more)"
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help=what)
+    what = "of --perturb, one more difference: an environment variable of one rank (NAME alone: not set)"
+    parser.add_argument("--perturb-env", action="append", default=[], metavar="NAME=VALUE", help=what)
+    what = (
+        f"what may change, again for more: with --torch one of {', '.join(CHANGES)}; with --perturb one of hang,"
+        " error, collectives, numbers, graph, or DIFFERENCE:OUTCOME"
+    )
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
+    _versions(parser)
     what = "write the page of what the ranks of a run have written to these folders, and run nothing"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
@@ -87,7 +117,38 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
 
 
+def _versions(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run on several versions of torch."""
+    group = parser.add_argument_group("several versions of torch")
+    what = (
+        "run it on this torch too: a version, which uv gets, an environment's folder, or the path of a python"
+    )
+    group.add_argument("--torch", action="append", metavar="V", help=what)
+    what = "a package that the script needs, where V is a version (default: what is installed here)"
+    group.add_argument("--with", dest="with_", action="append", metavar="PACKAGE", help=what)
+    what = "a file of such packages"
+    group.add_argument("--requirements", type=Path, action="append", metavar="FILE", help=what)
+    what = "runs on each version, in turn (default: 2)"
+    group.add_argument("--repeat", type=_number(int, 2, 100), metavar="K", help=what)
+    what = (
+        "relative and absolute, for losses and parameters (default: torch.testing.assert_close's, by dtype)"
+    )
+    group.add_argument("--tolerance", type=_number(float, 0, 1e9), metavar="T", help=what)
+
+
 def _look(given: argparse.Namespace) -> int:
+    if given.torch and given.perturb:
+        raise ValueError("--torch compares versions, --perturb compares ranks: give one of them")
+    if given.allow and not (given.torch or given.perturb):
+        raise ValueError("--allow is for --torch and --perturb")
+    for mode, names in OPTIONS_OF.items():
+        for name in names:
+            if not getattr(given, mode) and getattr(given, name) not in (None, []):
+                raise ValueError(f"--{name.rstrip('_').replace('_', '-')} is for --{mode}")
+    if given.torch:
+        from labkit.look import versions
+
+        return versions.look(given)
     from labkit.look import command
 
     return command.look(given)

@@ -29,6 +29,7 @@ __all__ = ["Look", "gather", "nothing", "read", "together"]
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES, "gradients": gradients.TYPES}
 HELD |= {"names": names.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
+FIRST = "first step, ms"  # the same, of one step at most
 LEAST_LATER = 5  # steps after the recorded ones, for a factor
 WHOLE = ("graphs", "breaks", "recompiles", "compiles")
 GUARDS = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
@@ -438,6 +439,7 @@ def together(reports: list[Report]) -> Look:
     merged = merge(records)
     first = reports[0].provenance
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
+    shown[FIRST] = [round(ms) for one in reports for ms in one.provenance.get(FIRST, [])]
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
     notes[:0] = _factor([one.provenance for one in reports])

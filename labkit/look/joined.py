@@ -127,6 +127,7 @@ def run(
             report = dataclasses.replace(report, label=_label(backend, cuda, launch))
             report.provenance.update(run=token, machine=socket.gethostname(), launched="torchrun")
             post.leave(f"rank-{launch.rank}", report.save(folder).read_text(encoding="utf-8"))
+            steps.keep_values(folder / f"values-{launch.rank}.pt")
 
     failed = False
 

@@ -22,14 +22,15 @@ import pandas as pd
 import torch.distributed as dist
 
 from labkit import report
-from labkit.look import calls, journal, made, replicas
+from labkit.look import calls, conditions, decisions, journal, made, replicas
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
-from labkit.look.found import HELD, TIMES
+from labkit.look.found import FIRST, HELD, TIMES
 from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
 from labkit.look.names import Names
 from labkit.look.steps import Options, Steps, watching, wrapped
+from labkit.look.values import Values
 from labkit.ranks import failing, here
 from labkit.ranks.introspect import aside
 from labkit.records import Record, install
@@ -95,10 +96,17 @@ def run(program: Program, options: Options, folder: str) -> None:
     let_groups_end()
     force_backend(program.backend)
     journal.keep(Path(folder), rank)
+    decided = None
+    if options.condition is not None:
+        decided = decisions.keep(Path(folder), rank)
+        conditions.apply(options.condition, Path(folder), rank)
 
     def keep(steps: Steps) -> None:
         if os.getpid() == me:  # a script may fork
             report_of(steps, rank, program.name, program.command).save(folder)
+            steps.keep_values(Path(folder) / f"values-{rank}.pt")
+            if decided is not None:
+                decided()
 
     with followed(options, keep) as steps:
         try:
@@ -156,6 +164,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
             steps.after = _held(steps, first, averaging, leaving, names)
+            values.take()
         keep(steps)
 
     def begin() -> None:
@@ -169,7 +178,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
-    leaving = Leaving(lambda: not steps.since_ns)
+    leaving, values = Leaving(lambda: not steps.since_ns), Values(steps)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.enter_context(averaging.watching())
@@ -177,6 +186,8 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(names.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
+        if options.values:
+            last.enter_context(values.watching())
         yield steps
 
 
@@ -313,7 +324,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
     facts = {"command": command, "rank": rank, "world_size": here().world_size, "device": here().device}
     facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
-    facts |= {name: [s * 1e3 for s in steps.took[name.split()[0]]] for name in TIMES}
+    facts |= {name: [s * 1e3 for s in steps.took[name.split()[0]]] for name in (*TIMES, FIRST)}
     facts |= {"pipeline": "torch.distributed.pipelining" in sys.modules}
     facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
     return Report(

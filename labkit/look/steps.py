@@ -9,11 +9,13 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from labkit.look.conditions import Condition
 from labkit.look.effects import Seen
 from labkit.look.made import Made
 from labkit.records import Record, install, record
@@ -34,11 +36,15 @@ class Options:
         steps: Steps to record.
         step: The name of the function whose calls are the steps; '' to find steps by compiled calls and
             `optimizer.step`.
+        values: Whether to keep what each rank computes, in `values-N.pt` (`labkit.look.values`).
+        condition: What differs on one rank, in a run whose decisions are compared; None in any other.
     """
 
     skip: int = 2
     steps: int = 3
     step: str = ""
+    values: bool = False
+    condition: Condition | None = None
 
 
 class Steps:
@@ -66,8 +72,10 @@ class Steps:
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
         begins: Called when a step begins, up to the last recorded one.
-        took: Seconds of the recorded steps, `recorded`, and of up to `LATER` steps after them, `later`, without those
-            in which something was compiled.
+        returned: Called with what a compiled call returns, up to the last recorded step.
+        keep_values: Writes what this rank computed to a file.
+        took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
+            after them, `later`, without those in which something was compiled.
     """
 
     def __init__(
@@ -87,7 +95,10 @@ class Steps:
         self.seen = Seen()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
-        self.took: dict[str, list[float]] = {"recorded": [], "later": []}
+        self.returned: Callable[[Any], None] = lambda _: None
+        self.keep_values: Callable[[Path], object] = lambda _: None
+        self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
+        self._began = 0.0  # when the first step began
         self._clock = 0.0  # when the step that is timed began
         self._compiled = False  # whether something was compiled since
         self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
@@ -111,11 +122,17 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
-            return made(*args, **kwargs)
+            found = made(*args, **kwargs)
+            self._give(found)
+            return found
         finally:
             self._inside = False
             if by_itself:
                 self._end()
+
+    def _give(self, found: Any) -> None:
+        if not self._over:
+            self.returned(found)
 
     def optimizer(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
@@ -160,6 +177,7 @@ class Steps:
         self.found += 1
         if self.found == 1:
             self._first()
+            self._began = time.perf_counter()
         self.begins()
         if self.found <= self.options.skip:
             return
@@ -192,6 +210,8 @@ class Steps:
         if not self.open:
             return
         self.open = False
+        if self.found == 1:
+            self.took["first"].append(time.perf_counter() - self._began)
         self._mark.close()
         if self.found == self.options.skip + self.options.steps:
             self.close()
@@ -270,4 +290,4 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
 
 hide_from_dynamo(Steps.compiled.__code__, Steps.optimizer.__code__, Steps.named.__code__)
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
-hide_from_dynamo(Steps._begin.__code__, Steps._end.__code__, calls=True)
+hide_from_dynamo(Steps._begin.__code__, Steps._end.__code__, Steps._give.__code__, calls=True)

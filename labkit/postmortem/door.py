@@ -15,7 +15,7 @@ __all__ = ["add"]
 
 STATUS = """\
 exit status:
-  0  it is told: what went wrong, or that nothing did in what is there
+  0  a verdict: what went wrong, or that nothing did in what is there
   1  nothing was recognised, or what is there does not tell
   2  a request that cannot be met
 """

@@ -151,8 +151,7 @@ def _reader(frame: FrameType | None, tensors: list[Any]) -> tuple[tuple[str, ...
     while frame is not None and len(lines) < DEPTH:
         code = frame.f_code
         if code not in _readers:
-            file = code.co_filename
-            _readers[code] = not (introspect.is_library(file) or "torchinductor" in file)
+            _readers[code] = not introspect.is_library(code.co_filename)
         if _readers[code]:
             at = (code, frame.f_lineno)
             if at not in _places:

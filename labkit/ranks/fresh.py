@@ -30,14 +30,18 @@ class Interpreters(Starter):
 
     Args:
         environ: The environment of the ranks.
+        own: The environments of single ranks that have one of their own.
     """
 
     answer_s = 10.0  # the first look at collectives makes torch import its compiler
     tick_s = 0.002
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], own: Mapping[int, Mapping[str, str]] | None = None
+    ) -> None:
         super().__init__()
         self.started = Started(complete(environ))
+        self._own = {rank: complete(mine) for rank, mine in (own or {}).items()}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._rank_end, self._lifeline = os.pipe()  # nothing is ever written to it
         atexit.register(self.close)
@@ -56,7 +60,7 @@ class Interpreters(Starter):
     def has_ended(self, pid: int) -> bool:
         return pid not in self._running
 
-    def fork(self, listener: socket.socket | None = None) -> Process:
+    def fork(self, listener: socket.socket | None = None, rank: int = 0) -> Process:
         with plumbing(listener) as (process, files):
             files = [self._rank_end, *files]
             command = [sys.executable, "-c", START, *map(str, files)]
@@ -67,7 +71,7 @@ class Interpreters(Starter):
                     stdin=subprocess.DEVNULL,
                     stdout=files[1],
                     stderr=files[2],
-                    env=self.started.environ,
+                    env=self._own.get(rank, self.started.environ),
                     start_new_session=True,
                 )
             except OSError as error:

@@ -63,6 +63,8 @@ class Ranks:
         env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
             that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
             the next ranks with the same variables start fast.
+        rank_env: Variables of single ranks, by rank, on top of `env`: what differs between hosts. Where a process reads
+            one as it starts (PYTHONHASHSEED, OMP_NUM_THREADS), every rank is a fresh interpreter.
         logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
             as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
         start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
@@ -94,6 +96,7 @@ class Ranks:
         threads: int = 1,
         port: int = 0,
         env: Mapping[str, str | None] | None = None,
+        rank_env: Mapping[int, Mapping[str, str | None]] | None = None,
         logs: str | os.PathLike[str] | None = None,
         start: str = "auto",
         live: bool = True,
@@ -103,7 +106,8 @@ class Ranks:
         choice = hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
         self.env = environment.check(env)
-        if hardware.VISIBLE in self.env:
+        self.rank_env = environment.check_ranks(rank_env, world_size)
+        if any(hardware.VISIBLE in given for given in (self.env, *self.rank_env.values())):
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
         start = start_method(start)
         _positive("timeout", timeout, none=True)
@@ -287,10 +291,11 @@ class Ranks:
             "path": list(sys.path),
             "cwd": os.getcwd(),
             "hooks": HOOKS,
+            "rank_env": self.rank_env,
         }
         env = {**self._sees, **self.env}
         with self._progress.of_start(why_slow(self.start) or ZYGOTE_IMPORTS) as waiting:
-            starter, config["env"] = make_starter(self.start, self._environ, env, waiting)
+            starter, config["env"] = make_starter(self.start, self._environ, env, waiting, self.rank_env)
             return Pool(self.world_size, config, self.port, starter, waiting)
 
     def _replace(self) -> float:

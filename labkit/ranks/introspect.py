@@ -45,7 +45,8 @@ LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _SHM = os.path.join(_HERE, "shm", "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
-_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "short": 2}
+_BYTES |= {"byte": 1, "char": 1, "bool": 1, "complexfloat": 8, "complexdouble": 16}
 _MESSAGES = {"send": "to", "recv": "from"}
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
@@ -88,6 +89,13 @@ class Collective:
         """What has to be the same on all ranks."""
         return self.op, self.shapes, self.dtypes
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its input tensors on this rank; -1 where a dtype is not known."""
+        wide = [1 if dtype.startswith("float8") else _BYTES.get(dtype, 0) for dtype in self.dtypes]
+        known = all(wide) and len(wide) == len(self.shapes)
+        return sum(w * math.prod(shape) for w, shape in zip(wide, self.shapes, strict=True)) if known else -1
+
     def describe(self) -> str:
         """Return such as `all_reduce (2, 3) float32 at In [5]:3`."""
         tensors = [f"{shape} {dtype}" for shape, dtype in zip(self.shapes, self.dtypes, strict=False)]
@@ -99,8 +107,7 @@ class Collective:
         """Return it with its owner, where `owners` has one: DDP calls its all-reduces from C++."""
         if self.called or not self.op.startswith("all_reduce") or len(self.shapes) != 1:
             return self
-        wide = _BYTES.get(self.dtypes[0], 0) * math.prod(self.shapes[0])
-        return replace(self, owner=owners.get((self.group, wide), ""))
+        return replace(self, owner=owners.get((self.group, self.nbytes), ""))
 
 
 @dataclass(frozen=True)
@@ -390,6 +397,11 @@ def unfinished(noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     ended = {number(entry) for entry in noted if entry["retired"]}
     return [entry for entry in noted if not entry["retired"] and number(entry) not in ended]
+
+
+def kept() -> int:
+    """How many collectives torch's flight recorder keeps in this process."""
+    return int(os.environ.get("TORCH_FR_BUFFER_SIZE", KEPT))
 
 
 def collectives(since_ns: int = 0) -> list[Collective] | None:

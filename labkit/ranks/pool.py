@@ -52,6 +52,7 @@ def make_starter(
     environ: Mapping[str, str],
     env: Mapping[str, str | None],
     waiting: Callable[[float], object] = lambda seconds: None,
+    rank_env: Mapping[int, Mapping[str, str | None]] | None = None,
 ) -> tuple[Starter, dict[str, str | None]]:
     """Make what starts ranks, and wait until it can.
 
@@ -60,15 +61,21 @@ def make_starter(
         environ: The environment of the ranks.
         env: Variables on top of it; None means not set.
         waiting: Is called with the seconds so far, again and again, while a zygote imports.
+        rank_env: Variables of single ranks, on top of these. Where one is read before a fork could set it, every rank
+            is a fresh interpreter.
 
     Returns:
         The starter, and the variables that each rank has to set or, where None, to unset.
     """
     wanted = complete(merged(environ, env))
-    local = spawn.shared(wanted, waiting) if how == "zygote" else fresh.Interpreters(wanted)
-    if isinstance(local, spawn.Spawner):
+    own = {rank: merged(environ, env, mine) for rank, mine in (rank_env or {}).items()}
+    if how == "zygote":
+        local = spawn.shared(wanted, waiting)
         local.wait_ready(waiting)
-    return local, local.started.overlay(wanted)
+        if not any(local.started.late(complete(mine)) for mine in own.values()):
+            return local, local.started.overlay(wanted)
+    interpreters = fresh.Interpreters(wanted, own)
+    return interpreters, interpreters.started.overlay(wanted)
 
 
 def why_slow(how: str) -> str:
@@ -219,7 +226,7 @@ class Pool:
         try:
             for rank in range(world_size):
                 hosts_store = rank == 0 and config["backend"] != "fake"
-                processes.append(spawner.fork(listener if hosts_store else None))
+                processes.append(spawner.fork(listener if hosts_store else None, rank))
         except BaseException:
             spawner.kill(processes)
             raise
@@ -235,6 +242,7 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
+                message["env"] = {**config["env"], **config["rank_env"].get(member.rank, {})}
                 self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
             answered = lambda: failed() or all(m.outcome for m in self.members)  # noqa: E731

@@ -108,11 +108,12 @@ class Starter:
         """Read the news of ranks, without waiting."""
         raise NotImplementedError
 
-    def fork(self, listener: socket.socket | None = None) -> Process:
+    def fork(self, listener: socket.socket | None = None, rank: int = 0) -> Process:
         """Start one rank.
 
         Args:
             listener: The listening socket of the rendezvous store, for the rank that serves it.
+            rank: Its number, where ranks have environments of their own.
 
         Raises:
             StartError: If it cannot be started.

@@ -119,7 +119,7 @@ class Spawner(Starter):
             return False
         return not self.started.late(environ)
 
-    def fork(self, listener: socket.socket | None = None) -> Process:
+    def fork(self, listener: socket.socket | None = None, rank: int = 0) -> Process:
         self.wait_ready()
         with plumbing(listener) as (process, files):
             self._ticket += 1

@@ -175,7 +175,8 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(config["threads"])
+    own = config["rank_env"].get(rank, {}).get("OMP_NUM_THREADS")
+    torch.set_num_threads(int(own) if own and own.isdecimal() else config["threads"])
     device = "cpu"
     if config["device"] == "cuda":
         # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective

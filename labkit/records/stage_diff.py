@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from labkit.records import decompiled
 from labkit.records.frame import GRAPHS, STAGES, Frame, Frames
 from labkit.records.nodes import Node, nodes
 
-__all__ = ["Diff", "Row", "diff"]
+__all__ = ["Diff", "Row", "diff", "digest"]
 
 CAREFUL = 1_000_000  # pairs of lines up to which every line counts; above, lines that stand everywhere do not
 MOST = 40_000_000  # pairs of lines above which nothing is aligned but what both begin and end with
@@ -170,6 +171,26 @@ def diff(a: Any, b: Any, stage: str = "dynamo", names: tuple[str, str] | None = 
     left, right = _entries(a, stage), _entries(b, stage)
     rows, note = _align(left, right)
     return Diff(stage, names or _names(a, b), tuple(_rewired(rows, left, right)), note)
+
+
+def digest(text: str, stage: str) -> str:
+    """Return a short hash of one stage's text, the same for texts that `diff` finds alike; '' for no text.
+
+    Args:
+        text: The stage as torch writes it.
+        stage: A key of `STAGES`.
+
+    >>> digest("a = torch.ops.x(b)  # line 3", "inductor") == digest("a = torch.ops.x(b)", "inductor")
+    True
+    """
+    order: dict[str, int] = {}
+    said = []
+    for entry in _entries(text, stage):
+        inputs = [order.get(name, -1) for name in entry.node.inputs] if entry.node else []
+        if entry.node:
+            order[entry.node.name] = len(order)
+        said.append(f"{entry.key} {inputs}")
+    return hashlib.md5("\n".join(said).encode(), usedforsecurity=False).hexdigest()[:12] if said else ""
 
 
 def _names(a: Any, b: Any) -> tuple[str, str]:

@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from labkit import cli
-from ledger import environments
+from labkit import cli, environments
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def test_another_interpreter_finds_labkit_and_the_ledger_and_no_torch(
         for name in ("labkit", "course", "ledger", "torch"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").touch()
-        monkeypatch.setattr(environments, "__file__", str(tmp_path / "ledger/environments.py"))
+        monkeypatch.setattr(environments, "__file__", str(tmp_path / "labkit/environments.py"))
     options, env = environments.options()
     options = [one for one in options if not one.startswith("--with=")]  # these take an index
     found = "import importlib.util as u; print(*[n for n in ('labkit', 'ledger', 'torch') if u.find_spec(n)])"

@@ -73,6 +73,8 @@ def test_collectives_are_compared_by_what_they_carry(found):
     # in each of three steps two buckets of buffers and gradients of DDP, and the one by hand
     carried = found.held["calls"].groupby("rank").size()
     assert carried.nunique() == 1 and carried.iloc[0] >= 6
+    by_hand = found.held["calls"][found.held["calls"]["tensors"] == "[2] int64"]
+    assert len(by_hand) == 3 and set(by_hand["bytes"]) == {16} and (found.held["calls"]["bytes"] > 0).all()
     assert calls.compared(found.held["calls"]).endswith("in 2 groups")
     assert "ranks differ" in summary.text(found) and "float64" in summary.text(found)
 
@@ -80,7 +82,7 @@ def test_collectives_are_compared_by_what_they_carry(found):
 def test_a_group_that_ranks_made_of_other_ranks_is_not_compared():
     ranks, ops = ["0,3", "0,3", "1,2", "1,2"], ["all_reduce", "all_reduce", "broadcast", "broadcast"]
     rows = [
-        (rank, "1", held, 1, op, "[2] float32", "", "")
+        (rank, "1", held, 1, op, "[2] float32", "", "", 8)
         for rank, held, op in zip((0, 3, 1, 2), ranks, ops, strict=True)
     ]
     apart = pd.DataFrame(rows, columns=list(calls.TYPES))

@@ -183,7 +183,7 @@ def counted(program: Callable[[], None], looked_at: bool) -> dict[str, dict[str,
     torch._dynamo.reset()
     counters.clear()
     if looked_at:
-        report = watch(program, (), {}, Options(1, 2))
+        report = watch(program, (), {}, Options(1, 2, values=True))
         assert report.provenance["steps"] >= 3, "it recorded"
     else:
         program()

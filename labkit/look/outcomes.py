@@ -1,0 +1,104 @@
+"""What one difference changed in a run of `labkit look --perturb`, against the run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from labkit.look.attempt import Ending
+from labkit.look.found import Look
+
+__all__ = ["OUTCOMES", "WORDS", "Outcome", "compare"]
+
+# the worst first
+OUTCOMES = ("hang", "error", "collectives", "numbers", "graph")
+WORDS = dict(
+    zip(OUTCOMES, ("hang", "error", "other collectives", "wrong numbers", "another graph"), strict=True)
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the table.
+
+    Attributes:
+        name: Of the difference.
+        said: The difference, in words.
+        found: What it changed, of `OUTCOMES`, the worst first; empty for nothing.
+        why: What is known of each.
+        parting: The first decision of the compiler in which the rank parts from the others.
+        seconds: How long the run took.
+        folder: Of the run, in the folder of all.
+        compared: What was equal in numbers.
+        untried: Why the difference did not come about; '' if it did.
+    """
+
+    name: str
+    said: str
+    found: list[str]
+    why: list[str]
+    parting: str
+    seconds: float
+    folder: str
+    compared: str = ""
+    untried: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The worst that it changed, or 'same'."""
+        return "not tried" if self.untried else WORDS[self.found[0]] if self.found else "same"
+
+    def allowed(self, allow: Sequence[str]) -> bool:
+        """Whether everything that it changed is allowed: 'graph', or 'batch:graph' for one difference."""
+        return all(one in allow or f"{self.name}:{one}" in allow for one in self.found)
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def compare(ending: Ending, now: Look | None, before: Look | None, rank: int) -> tuple[list[str], list[str]]:
+    """Compare a run with one that had no difference.
+
+    Args:
+        ending: How the run ended.
+        now: What its ranks recorded.
+        before: What those of the other run did.
+        rank: The rank that differs.
+
+    Returns:
+        What changed, of `OUTCOMES`, and what is known of it.
+    """
+    if ending.said:
+        kind = "collectives" if ending.diverged else "hang" if ending.hung else "error"
+        return [kind], [ending.said]
+    told, why = [], []
+    if now is None or before is None or not now.steps:
+        return ["error"], ["no step was recorded"]
+    if (mine := _operations(now)) != (theirs := _operations(before)):
+        told.append("collectives")
+        apart = next(r for r in mine | theirs if mine.get(r) != theirs.get(r))
+        why.append(
+            f"rank {apart} calls {_listed(mine.get(apart, {}))}, and {_listed(theirs.get(apart, {}))} without it"
+        )
+    if (said := now.unequal()) and not before.unequal():
+        told.append("numbers")
+        why += said
+    if (said_apart := now.apart()) and not before.apart() and said_apart not in why:
+        told += [] if told else ["graph"]
+        why.append(f"ranks differ: {said_apart}")
+    return told, why
+
+
+def _operations(looked: Look) -> dict[int, dict[str, float]]:
+    """The collectives of a step, by rank and operation."""
+    calls = looked.collectives
+    return {
+        rank: calls.groupby("operation")[f"rank {rank}"].sum().to_dict() if len(calls) else {}
+        for rank in looked.ranks
+    }
+
+
+def _listed(operations: dict[str, float]) -> str:
+    return ", ".join(f"{count:g} {name}" for name, count in operations.items() if count) or "no collective"

@@ -1,0 +1,337 @@
+"""`labkit look --perturb`: a script as it is, and then with one difference on one rank at a time."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from labkit import files, hardware
+from labkit.look import decisions, found, page, values
+from labkit.look.attempt import STOPPED, Ending, attempt
+from labkit.look.conditions import Condition, done
+from labkit.look.found import Look
+from labkit.look.outcomes import OUTCOMES, Outcome, compare
+from labkit.look.perturbed_page import html, text
+from labkit.look.program import Program
+from labkit.look.steps import Options
+
+__all__ = ["KINDS", "Perturbation", "check", "perturb", "perturbations"]
+
+TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
+GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
+SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
+BASE = ("as it is, cold caches", "as it is, warm caches")
+# what a run with a difference cannot be asked for
+ALONE = ("save", "against", "trace", "merge")
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """One difference on one rank.
+
+    Args:
+        name: What `--only` and `--allow` call it.
+        said: The difference in words, after 'rank N has'.
+        env: What differs in the rank's environment; None as a value means not set.
+        cache: The compile cache that the rank has: 'warm' (its own of the run as it is), 'none' or 'other' (another
+            rank's).
+        condition: What differs on the rank besides.
+        numbers: Whether what ranks compute must stay the same; else only what ranks hold alike must.
+        verify: Whether collectives are compared before they run. Ranks then wait for each other outside of the
+            script's own process groups, whose timeouts do not end that.
+    """
+
+    name: str
+    said: str
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    cache: str = "warm"
+    condition: Condition = Condition()
+    numbers: bool = True
+    verify: bool = True
+
+
+KINDS = ("hash-seed", "cold-cache", "other-cache", "batch", "slow-compile", "threads", "precision", "logs")
+
+
+def perturbations(
+    rank: int, batch: int = 3, delay_s: float = 20.0, device: str = "cpu", more: Sequence[str] = ()
+) -> list[Perturbation]:
+    """List the differences that are tried, one at a time.
+
+    Args:
+        rank: The rank that has them.
+        batch: The batch of each DataLoader, counted from 1, that is a row shorter there.
+        delay_s: Seconds that the rank's first compile takes longer.
+        device: 'cpu' or 'cuda': which setting of precision is another.
+        more: Environment variables as NAME=VALUE, or NAME for not set; each is a difference.
+
+    >>> [one.name for one in perturbations(1, more=["NCCL_ALGO=Ring"])][-2:]
+    ['logs', 'NCCL_ALGO=Ring']
+    """
+    precision = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"} if device == "cpu" else {"NVIDIA_TF32_OVERRIDE": "1"}
+    ((setting, value),) = precision.items()
+    threads = "2" if os.environ.get("OMP_NUM_THREADS") != "2" else "1"
+    own = [
+        Perturbation(each, f"{name}={value}" if mark else f"no {name}", {name: value if mark else None})
+        for each in more
+        for name, mark, value in [each.partition("=")]
+    ]
+    return [
+        Perturbation("hash-seed", "another PYTHONHASHSEED: another order of sets", {"PYTHONHASHSEED": "1"}),
+        Perturbation("cold-cache", "an empty compile cache, the others a warm one", cache="none"),
+        Perturbation("other-cache", "the warm compile cache of another rank", cache="other"),
+        Perturbation(
+            "batch", f"a row less in batch {batch}", condition=Condition(rank, batch=batch), numbers=False
+        ),
+        Perturbation(
+            "slow-compile",
+            f"a first compile that takes {delay_s:g} s longer",
+            cache="none",
+            condition=Condition(rank, delay_s),
+            verify=False,
+        ),
+        Perturbation("threads", f"OMP_NUM_THREADS={threads}", {"OMP_NUM_THREADS": threads}),
+        Perturbation("precision", f"{setting}={value}", precision, numbers=False),
+        Perturbation("logs", "TORCH_LOGS=recompiles", {"TORCH_LOGS": "recompiles"}),
+        *own,
+    ]
+
+
+def check(given: argparse.Namespace, under_torchrun: bool) -> None:
+    """Refuse a request that cannot be met, before a rank is started.
+
+    Args:
+        given: The parsed command line.
+        under_torchrun: Whether torchrun has started this process.
+
+    Raises:
+        ValueError: With the option and the rule.
+    """
+    if under_torchrun:
+        raise ValueError("--perturb starts its own ranks: run it without torchrun")
+    for name in ALONE:
+        if getattr(given, name):
+            raise ValueError(f"--{name} is of one run, and --perturb makes several")
+    world = given.n or 2
+    if world < 2:
+        raise ValueError("--perturb needs two ranks or more: one of them differs")
+    if given.perturb_rank is not None and given.perturb_rank >= world:
+        raise ValueError(f"--perturb-rank {given.perturb_rank}: ranks are 0 to {world - 1}")
+    names = [one.name for one in perturbations(0, more=given.perturb_env)]
+    if wrong := [name for name in given.only if name not in names]:
+        raise ValueError(f"--only {wrong[0]}: the differences are {', '.join(names)}")
+    for allowed in given.allow:
+        name, _, outcome = allowed.rpartition(":")
+        if outcome not in OUTCOMES or (name and name not in names):
+            raise ValueError(
+                f"--allow {allowed}: give one of {', '.join(OUTCOMES)}, or DIFFERENCE:OUTCOME, such as"
+                f" {names[3]}:{OUTCOMES[-1]}"
+            )
+    for each in given.perturb_env:
+        if not each.partition("=")[0]:
+            raise ValueError(f"--perturb-env {each}: give NAME=VALUE, or NAME for not set")
+
+
+@dataclass
+class _Trial:
+    """One run, and what it left."""
+
+    folder: Path
+    ending: Ending
+    seconds: float
+    looked: Look | None
+
+
+def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
+    """Run the command.
+
+    Args:
+        given: The parsed command line.
+        program: The script.
+        folder: A new folder, for a folder of each run and the page.
+
+    Returns:
+        0; 1 where a difference changed more than `--allow` names; 3 where the script fails as it is.
+    """
+    world = given.n or 2
+    rank = world - 1 if given.perturb_rank is None else given.perturb_rank
+    batch = given.perturb_step or given.skip + 1
+    chosen = hardware.choose(world, "auto", given.backend)
+    given.verify = chosen.backend in ("gloo", "shm")  # each of its collectives can be compared before it runs
+    every = perturbations(rank, batch, given.perturb_delay, chosen.device, given.perturb_env)
+    every = [one for one in every if not given.only or one.name in given.only]
+    given.timeout, given.stall = given.timeout or TIMEOUT_S, given.stall or STALL_S
+    runs = len(every) + len(BASE)
+    print(
+        f"{runs} runs of {program.name} on {world} ranks; rank {rank} differs. A run ends after at most"
+        f" {given.timeout:g} s (--timeout), and after {given.stall:g} s in which all ranks wait (--stall):"
+        f" at most {runs * given.timeout / 60:.0f} minutes",
+        flush=True,
+    )
+    caches = folder / "caches"
+    rows: list[Outcome] = []
+    try:
+        cold = _trial(given, program, folder / "cold", _caches(caches / "base", world))
+        if cold.ending.said:
+            return _fails(cold, BASE[0])
+        if cold.looked is None or not cold.looked.steps:
+            raise ValueError(found.nothing(cold.looked, Options(given.skip, given.steps, given.step)))
+        left = (runs - 1) * cold.seconds + 2 * given.perturb_delay
+        print(f"one run took {cold.seconds:.0f} s: about {left / 60:.0f} minutes are left\n", flush=True)
+        warm = _trial(given, program, folder / "warm", _copied(caches, "warm", world))
+        if warm.ending.said:
+            return _fails(warm, BASE[1])
+        noise = values.apart(cold.folder, warm.folder)
+        steady = all(each.close for each in noise.kinds.values())
+        rows.append(_row(BASE[1], "", warm, cold, -1, True, True))
+        print(text(rows[-1:]), flush=True)
+        for one in every:
+            kept = _copied(caches, "now", world)
+            if one.cache != "warm":
+                shutil.rmtree(kept[rank])
+            if one.cache == "other":
+                shutil.copytree(kept[0 if rank else 1], kept[rank])
+            trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
+            rows.append(_row(one.name, one.said, trial, warm, rank, one.numbers, steady))
+            if did := done(trial.folder):
+                rows[-1] = replace(rows[-1], said=did)
+            elif one.condition != Condition() and not trial.ending.said:
+                rows[-1] = replace(rows[-1], found=[], why=[], parting="", untried=_untried(one))
+            print(text(rows[-1:]), flush=True)
+    except _Stopped:
+        print(STOPPED, file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        shutil.rmtree(caches, ignore_errors=True)
+        for path in folder.glob("*/values-*.pt"):
+            path.unlink()
+        if rows:
+            _write(folder, program, world, rank, rows)
+    notes = [] if steady else [f"two runs as they are differ in numbers ({_said(noise)}): not compared"]
+    over = [row for row in rows if not row.allowed(given.allow)]
+    print("\n".join(["", *notes, _verdict(rows, over), f"page: {files.below(folder / 'index.html')}"]))
+    return GATE if over else 0
+
+
+class _Stopped(Exception):
+    """Somebody interrupted a run."""
+
+
+def _caches(folder: Path, world: int) -> tuple[str, ...]:
+    """The compile cache of each rank: a folder of its own."""
+    return tuple(str(folder / f"rank-{rank}") for rank in range(world))
+
+
+def _copied(caches: Path, name: str, world: int) -> tuple[str, ...]:
+    """Copy the caches of the first run: a run writes to them."""
+    shutil.rmtree(caches / name, ignore_errors=True)
+    kept = _caches(caches / name, world)
+    for first, copied in zip(_caches(caches / "base", world), kept, strict=True):
+        os.makedirs(first, exist_ok=True)  # where nothing was compiled
+        shutil.copytree(first, copied)
+    return kept
+
+
+def _trial(
+    given: argparse.Namespace,
+    program: Program,
+    folder: Path,
+    caches: tuple[str, ...],
+    one: Perturbation | None = None,
+    rank: int = -1,
+) -> _Trial:
+    """Run the script once; what it prints goes to `output.txt`."""
+    folder.mkdir()
+    condition = replace(one.condition if one else Condition(), caches=caches)
+    options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
+    asked = copy.copy(given)
+    asked.verify = given.verify and (one is None or one.verify)
+    began = time.monotonic()
+    with _printing_to(folder / "output.txt"):
+        own = {rank: one.env} if one and one.env else None
+        ending = attempt(asked, program, options, folder, SAME, own)
+    seconds = time.monotonic() - began
+    if ending.said.startswith(STOPPED):
+        raise _Stopped
+    looked = found.read(folder)
+    if looked is not None and looked.steps:
+        looked.failed = bool(ending.said)
+        files.replace(folder / "index.html", page.html(looked, ending.said, given.step).encode())
+    return _Trial(folder, ending, seconds, looked)
+
+
+@contextlib.contextmanager
+def _printing_to(path: Path) -> Iterator[None]:
+    with (
+        path.open("w", encoding="utf-8", errors="replace") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        yield
+
+
+def _row(
+    name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool, steady: bool
+) -> Outcome:
+    told, why = compare(trial.ending, trial.looked, base.looked, rank)
+    now, before = decisions.read(trial.folder), decisions.read(base.folder)
+    if numbers and steady and not trial.ending.said:
+        apart = values.apart(base.folder, trial.folder)
+        if wrong := [each for each in apart.kinds.values() if not each.close]:
+            told.append("numbers")
+            why.append(f"numbers differ from those without it: {_said(apart)}")
+        compared = f"{sum(each.compared for each in apart.kinds.values())} tensors" if not wrong else ""
+    else:
+        compared = ""
+    if not trial.ending.said and decisions.graphs(now) != decisions.graphs(before) and "graph" not in told:
+        told.append("graph")
+    parting = decisions.parting(now, before, rank) if rank >= 0 else ""
+    return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
+                   compared)  # fmt: skip
+
+
+def _said(apart: values.Apart) -> str:
+    return "; ".join(
+        f"{kind} by up to {each.relative:.1g} of the largest number ({each.where})"
+        for kind, each in apart.kinds.items()
+        if not each.close
+    )
+
+
+def _untried(one: Perturbation) -> str:
+    if one.condition.batch:
+        return (
+            f"not tried: no DataLoader of the script gave a batch {one.condition.batch} of two rows or more"
+        )
+    return "not tried: the rank compiled nothing"
+
+
+def _fails(trial: _Trial, name: str) -> int:
+    print(f"the script fails {name}: nothing was compared\n{trial.ending.said}", file=sys.stderr)
+    return SCRIPT
+
+
+def _verdict(rows: Sequence[Outcome], over: Sequence[Outcome]) -> str:
+    changed = [row.name for row in rows if row.found]
+    if not changed:
+        tried = sum(not row.untried for row in rows)
+        return f"same in what was compared, with each of {tried} differences: collectives, graphs, recompiles, numbers"
+    rest = "" if len(over) == len(changed) else f"; --allow covers {len(changed) - len(over)}"
+    return f"{len(changed)} of {len(rows)} differences change what ranks do: {', '.join(changed)}{rest}"
+
+
+def _write(folder: Path, program: Program, world: int, rank: int, rows: Sequence[Outcome]) -> None:
+    body: dict[str, Any] = {"program": program.command, "ranks": world, "rank": rank}
+    body["rows"] = [row.facts() for row in rows]
+    files.replace(folder / "perturb.json", (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    files.replace(folder / "index.html", html(program.command, world, rank, rows).encode())

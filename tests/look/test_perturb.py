@@ -1,0 +1,171 @@
+"""`labkit look --perturb`: scripts that depend on one thing that differs between hosts, and their repairs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit import cli
+from labkit.look import decisions, outcomes, perturbed_page
+from labkit.look.conditions import shorter
+from labkit.look.decisions import Decision, parting
+from labkit.look.outcomes import Outcome
+from labkit.look.perturb import KINDS, perturbations
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "perturbed.py")
+DECODER = str(Path(__file__).parent / "scripts" / "decoder.py")
+WARM = "as it is, warm caches"
+
+
+@pytest.fixture
+def perturb(tmp_path, monkeypatch, capsys):
+    """Run the command here; its exit status, the rows of its JSON by name, and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str):
+        capsys.readouterr()
+        status = cli.main(["look", "--perturb", "--stall", "20", "--out", "out", *words])
+        printed = capsys.readouterr()
+        file = tmp_path / "out" / "perturb.json"
+        rows = json.loads(file.read_text()) if file.exists() else {"rows": []}
+        return status, {row["name"]: row for row in rows["rows"]}, printed.out + printed.err
+
+    return run
+
+
+FAULTS = {
+    "hash-seed": (["graph", "numbers"], "graph: Dynamo's graph of hash_seed"),
+    "cold-cache": (["collectives"], "cache: plain"),
+    "other-cache": (["numbers"], "graph: AOTAutograd's graphs of by_rows"),
+    "batch": (["collectives"], ""),
+    "slow-compile": (["error"], ""),
+    "threads": (["collectives"], "graph: Dynamo's graph of threads"),
+    "WAVES=2": (["collectives"], "graph: Dynamo's graph of waves"),
+}
+OFTEN = ("hash-seed", "other-cache", "batch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in OFTEN else pytest.mark.full) for kind in FAULTS]
+)
+def test_a_program_that_depends_on_one_thing_is_found_and_its_repair_is_not(kind, perturb, tmp_path):
+    """A fault is found by its own difference, with the compiler's first decision; without it nothing is."""
+    more = ["--perturb-env", kind] if "=" in kind else []
+    words = ["--only", kind, *more, "--perturb-delay", "20"]
+    status, rows, said = perturb(*words, SCRIPT, kind.partition("=")[0])
+    expected, decision = FAULTS[kind]
+    assert status == 1, said
+    assert rows[WARM]["found"] == [], rows
+    assert sorted(rows[kind]["found"]) == expected, rows[kind]
+    assert rows[kind]["parting"].startswith(decision), rows[kind]["parting"]
+    assert (tmp_path / "out" / "index.html").exists() and kind in said
+    assert not (tmp_path / "out" / "caches").exists()
+    (tmp_path / "out").rename(tmp_path / "before")
+    status, rows, said = perturb(*words, SCRIPT, kind.partition("=")[0], "--fixed")
+    assert status == 0, said
+    assert all(row["found"] == [] and not row["untried"] for row in rows.values()), rows
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tp"])
+def test_nothing_is_found_in_programs_that_depend_on_nothing(parallel, perturb):
+    status, rows, said = perturb(DECODER, parallel)
+    assert status == 0, said
+    assert set(rows) == {WARM, *KINDS}
+    assert rows["batch"]["untried"].startswith("not tried: no DataLoader"), "and it says what was not tried"
+    assert all(row["found"] == [] for row in rows.values()), rows
+
+
+@pytest.mark.slow
+def test_a_difference_may_be_allowed_and_a_script_that_fails_is_no_finding(perturb, tmp_path):
+    status, rows, said = perturb("--only", "batch", "--allow", "batch:collectives", SCRIPT, "batch")
+    assert status == 0 and rows["batch"]["found"] == ["collectives"] and "--allow covers 1" in said
+    (tmp_path / "out").rename(tmp_path / "before")
+    (tmp_path / "fails.py").write_text("raise LookupError('as it is')")
+    status, rows, said = perturb("fails.py")
+    assert status == 3 and not rows and "LookupError: as it is" in said and "nothing was compared" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "1"], "--perturb needs two ranks or more"),
+        (["--only", "weather"], "--only weather: the differences are hash-seed, cold-cache"),
+        (["--allow", "weather"], "--allow weather: give one of hang, error, collectives, numbers, graph"),
+        (["--allow", "weather:graph"], "--allow weather:graph: give one of"),
+        (["--perturb-rank", "2"], "--perturb-rank 2: ranks are 0 to 1"),
+        (["--perturb-env", "=1"], "--perturb-env =1: give NAME=VALUE"),
+        (["--save", "base.json"], "--save is of one run"),
+        (["--perturb-delay", "0"], "--perturb-delay: must be a number from 0.1"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_before_a_rank_starts(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["look", "--perturb", *words, SCRIPT, "batch"]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
+    return {r: {"0/0": Decision("0/0", "f (a.py:1)", **one)} for r, one in enumerate(made)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        ({"graph": "b"}, "graph: Dynamo's graph of f (a.py:1) is another on rank 1 than on rank 0"),
+        ({"cached": "miss"}, "cache: f (a.py:1) was a cache miss on rank 1 and a hit on rank 0"),
+        (
+            {"code": "z"},
+            "kernel: Inductor's code of f (a.py:1) is another on rank 1 than on rank 0, for the same graph",
+        ),
+        ({"pieces": 2}, "bucket: DDP cut f (a.py:1) into 2 graphs on rank 1 and 1 on rank 0"),
+        (
+            {"again": "x.size()[0] == 8"},
+            "guard: f (a.py:1) was compiled again on rank 1: x.size()[0] == 8; on rank 0: nothing",
+        ),
+        ({}, ""),
+    ],
+)
+def test_the_first_decision_in_which_a_rank_parts_is_named(mine, said):
+    alike = {"graph": "a", "cached": "hit", "code": "y", "pieces": 1}
+    assert parting(_ranks(alike, alike | mine), _ranks(alike, alike), 1) == said
+    assert parting(_ranks(alike, alike | mine), _ranks(alike, alike | mine), 1) == "", "it was so before"
+
+
+def test_where_every_rank_goes_along_the_run_before_says_what_is_other():
+    before, now = _ranks({"graph": "a"}, {"graph": "a"}), _ranks({"graph": "b"}, {"graph": "b"})
+    assert parting(now, before, 1).endswith("is another with the difference than without it")
+
+
+def test_what_ranks_wrote_is_read_as_data_of_others(tmp_path):
+    good = json.dumps(vars(Decision("0/0", "f")))
+    bad = ["{", "[]", json.dumps({"id": "1/0"}), good.replace('"pieces": 0', '"pieces": "x"'), good[:-5]]
+    (tmp_path / "decisions-0.jsonl").write_text("\n".join([*bad, good]))
+    (tmp_path / "decisions-x.jsonl").write_text(good)
+    assert decisions.read(tmp_path) == {0: {"0/0": Decision("0/0", "f")}}
+
+
+def test_a_batch_is_a_row_shorter_in_each_form_of_it():
+    x, y = torch.zeros(4, 3), torch.zeros(4)
+    pair, rows = shorter((x, {"y": y, "name": "train", "scale": torch.ones(())}))
+    assert rows == 4 and pair[0].shape == (3, 3) and pair[1]["y"].shape == (3,) and pair[1]["name"] == "train"
+    assert shorter([torch.zeros(1, 2)])[1] == 1 and shorter("nothing")[1] == 0
+    assert x.shape == (4, 3), "the loader's own batch stays"
+
+
+def test_a_row_on_the_page_is_text():
+    row = Outcome("<b>=1", "<i>", ["error"], ["<script>x</script>"], "", 3.0, "folder")
+    page = perturbed_page.html("train.py <b>", 2, 1, [row])
+    assert not re.search(r"<(script|i|b)>(?!error)", page.replace("<b>error</b>", ""))
+    assert "error" in perturbed_page.text([row])
+    assert row.allowed(["error"]) and row.allowed(["<b>=1:error"]) and not row.allowed(["graph"])
+    assert [one.name for one in perturbations(0)] == list(KINDS) and set(outcomes.WORDS) == set(
+        outcomes.OUTCOMES
+    )
