@@ -25,7 +25,7 @@ from labkit.look.perturbed_page import html, text
 from labkit.look.program import Program
 from labkit.look.steps import Options
 
-__all__ = ["KINDS", "Perturbation", "check", "perturb", "perturbations"]
+__all__ = ["Perturbation", "check", "perturb", "perturbations"]
 
 TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
@@ -58,9 +58,6 @@ class Perturbation:
     condition: Condition = Condition()
     numbers: bool = True
     verify: bool = True
-
-
-KINDS = ("hash-seed", "cold-cache", "other-cache", "batch", "slow-compile", "threads", "precision", "logs")
 
 
 def perturbations(

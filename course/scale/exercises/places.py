@@ -102,7 +102,8 @@ places = Exercise(
     "medium",
     10,
     (
-        "the rank that wrote each of the four graphs, and how many of the 1,024 ranks have it, group names aside",
+        "the rank that wrote each of the four graphs (group names tell), and how many of the 1,024 ranks have it, those"
+        " names aside",
         "the smallest sizes, at least 1000 x 2040, with one graph for all",
     ),
     judge,
