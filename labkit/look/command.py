@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files, tlparse
-from labkit.look import ends, found, gate, joined, journal, page, perturb, stops, summary, switches
+from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
 from labkit.look.steps import Options
 
-__all__ = ["GATE", "SCRIPT", "folder_for", "look", "program_of"]
+__all__ = ["GATE", "INTERRUPTED", "SCRIPT", "folder_for", "look", "program_of"]
 
 GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 
@@ -37,13 +37,9 @@ def look(given: argparse.Namespace) -> int:
     """
     launch = launched()
     given.trace = given.trace and given.trace.absolute()  # a script may go to another folder
-    if given.perturb:
-        perturb.check(given, launch is not None)
     if given.merge:
         return _merge(given)
     program = program_of(given)
-    if given.perturb:
-        return perturb.perturb(given, program, folder_for(given.out, program.name))
     baseline = gate.load(given.against) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:

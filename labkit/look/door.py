@@ -149,6 +149,10 @@ def _look(given: argparse.Namespace) -> int:
         from labkit.look import versions
 
         return versions.look(given)
+    if given.perturb:
+        from labkit.look import perturb
+
+        return perturb.look(given)
     from labkit.look import command
 
     return command.look(given)

@@ -9,7 +9,7 @@ from typing import Any
 from labkit.look.attempt import Ending
 from labkit.look.found import Look
 
-__all__ = ["OUTCOMES", "WORDS", "Outcome", "compare"]
+__all__ = ["OUTCOMES", "WORDS", "Outcome", "compare", "verdict"]
 
 # the worst first
 OUTCOMES = ("hang", "error", "collectives", "numbers", "graph")
@@ -56,6 +56,31 @@ class Outcome:
     def facts(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+
+def verdict(rows: Sequence[Outcome], rank: int, noise: str = "") -> str:
+    """Say in one sentence which runs differ from the one that they are compared with, and in what none does.
+
+    Args:
+        rows: What was compared: the run with warm caches, and one for each difference.
+        rank: The rank that had the differences.
+        noise: How far two runs without a difference are apart in numbers; '' where they are close.
+
+    >>> verdict([Outcome("as it is, warm caches", "", [], [], "", 5.0, "warm")], 1)
+    'the same in what was compared in each of 1 runs: collectives, graphs, recompiles and numbers'
+    """
+    left = (
+        f"; numbers differ between two runs without a difference, and were not compared: {noise}"
+        if noise
+        else ""
+    )
+    changed, tried = [row.name for row in rows if row.found], sum(not row.untried for row in rows)
+    if changed:
+        return (
+            f"{len(changed)} of {tried} runs differ, by one thing on rank {rank}: {', '.join(changed)}{left}"
+        )
+    what = "collectives, graphs and recompiles" if noise else "collectives, graphs, recompiles and numbers"
+    return f"the same in what was compared in each of {tried} runs: {what}{left}"
 
 
 def compare(ending: Ending, now: Look | None, before: Look | None, rank: int) -> tuple[list[str], list[str]]:

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files, hardware
-from labkit.look import decisions, found, page, values
+from labkit.look import command, decisions, found, page, values
 from labkit.look.attempt import STOPPED, Ending, attempt
 from labkit.look.conditions import Condition, done
 from labkit.look.found import Look
-from labkit.look.outcomes import OUTCOMES, Outcome, compare
+from labkit.look.launch import launched
+from labkit.look.outcomes import OUTCOMES, Outcome, compare, verdict
 from labkit.look.perturbed_page import html, text
 from labkit.look.program import Program
 from labkit.look.steps import Options
 
-__all__ = ["Perturbation", "check", "perturb", "perturbations"]
+__all__ = ["Perturbation", "look", "perturbations"]
 
 TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
-GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
 SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
 BASE = ("as it is, cold caches", "as it is, warm caches")
 # what a run with a difference cannot be asked for
@@ -104,17 +104,9 @@ def perturbations(
     ]
 
 
-def check(given: argparse.Namespace, under_torchrun: bool) -> None:
-    """Refuse a request that cannot be met, before a rank is started.
-
-    Args:
-        given: The parsed command line.
-        under_torchrun: Whether torchrun has started this process.
-
-    Raises:
-        ValueError: With the option and the rule.
-    """
-    if under_torchrun:
+def _check(given: argparse.Namespace) -> None:
+    """Refuse a request that cannot be met, before a rank is started."""
+    if launched() is not None:
         raise ValueError("--perturb starts its own ranks: run it without torchrun")
     for name in ALONE:
         if getattr(given, name):
@@ -147,19 +139,24 @@ class _Trial:
     ending: Ending
     seconds: float
     looked: Look | None
+    decided: dict[int, dict[str, decisions.Decision]]
 
 
-def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
+def look(given: argparse.Namespace) -> int:
     """Run the command.
 
     Args:
         given: The parsed command line.
-        program: The script.
-        folder: A new folder, for a folder of each run and the page.
 
     Returns:
         0; 1 where a difference changed more than `--allow` names; 3 where the script fails as it is.
+
+    Raises:
+        ValueError: For a request that cannot be met, and where the script had no step to record.
     """
+    _check(given)
+    program = command.program_of(given)
+    folder = command.folder_for(given.out, program.name)
     world = given.n or 2
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
@@ -177,20 +174,21 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
     )
     caches = folder / "caches"
     rows: list[Outcome] = []
+    noise = label = ""
     try:
         cold = _trial(given, program, folder / "cold", _caches(caches / "base", world))
         if cold.ending.said:
             return _fails(cold, BASE[0])
         if cold.looked is None or not cold.looked.steps:
             raise ValueError(found.nothing(cold.looked, Options(given.skip, given.steps, given.step)))
+        label = cold.looked.record.label
         left = (runs - 1) * cold.seconds + 2 * given.perturb_delay
         print(f"one run took {cold.seconds:.0f} s: about {left / 60:.0f} minutes are left\n", flush=True)
         warm = _trial(given, program, folder / "warm", _copied(caches, "warm", world))
         if warm.ending.said:
             return _fails(warm, BASE[1])
-        noise = values.apart(cold.folder, warm.folder)
-        steady = all(each.close for each in noise.kinds.values())
-        rows.append(_row(BASE[1], "", warm, cold, -1, True, True))
+        noise = _said(values.apart(cold.folder, warm.folder))
+        rows.append(_row(BASE[1], "", warm, cold, -1, numbers=not noise))
         print(text(rows[-1:]), flush=True)
         for one in every:
             kept = _copied(caches, "now", world)
@@ -199,25 +197,28 @@ def perturb(given: argparse.Namespace, program: Program, folder: Path) -> int:
             if one.cache == "other":
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
             trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
-            rows.append(_row(one.name, one.said, trial, warm, rank, one.numbers, steady))
+            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise)
             if did := done(trial.folder):
-                rows[-1] = replace(rows[-1], said=did)
+                row = replace(row, said=did)
             elif one.condition != Condition() and not trial.ending.said:
-                rows[-1] = replace(rows[-1], found=[], why=[], parting="", untried=_untried(one))
-            print(text(rows[-1:]), flush=True)
+                row = replace(row, found=[], why=[], parting="", untried=_untried(one))
+            rows.append(row)
+            print(text([row]), flush=True)
     except _Stopped:
         print(STOPPED, file=sys.stderr)
-        return INTERRUPTED
+        return command.INTERRUPTED
     finally:
         shutil.rmtree(caches, ignore_errors=True)
         for path in folder.glob("*/values-*.pt"):
             path.unlink()
         if rows:
-            _write(folder, program, world, rank, rows)
-    notes = [] if steady else [f"two runs as they are differ in numbers ({_said(noise)}): not compared"]
+            body = {"program": program.command, "label": label, "ranks": world, "rank": rank, "noise": noise}
+            _write(folder, body, rows)
     over = [row for row in rows if not row.allowed(given.allow)]
-    print("\n".join(["", *notes, _verdict(rows, over), f"page: {files.below(folder / 'index.html')}"]))
-    return GATE if over else 0
+    covered = sum(bool(row.found) for row in rows) - len(over)
+    notes = [f"--allow covers {covered} of them"] if covered else []
+    print("\n".join(["", verdict(rows, rank, noise), *notes, f"page: {files.below(folder / 'index.html')}"]))
+    return command.GATE if over else 0
 
 
 class _Stopped(Exception):
@@ -264,7 +265,7 @@ def _trial(
     if looked is not None and looked.steps:
         looked.failed = bool(ending.said)
         files.replace(folder / "index.html", page.html(looked, ending.said, given.step).encode())
-    return _Trial(folder, ending, seconds, looked)
+    return _Trial(folder, ending, seconds, looked, decisions.read(folder))
 
 
 @contextlib.contextmanager
@@ -277,12 +278,9 @@ def _printing_to(path: Path) -> Iterator[None]:
         yield
 
 
-def _row(
-    name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool, steady: bool
-) -> Outcome:
+def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool) -> Outcome:
     told, why = compare(trial.ending, trial.looked, base.looked, rank)
-    now, before = decisions.read(trial.folder), decisions.read(base.folder)
-    if numbers and steady and not trial.ending.said:
+    if numbers and not trial.ending.said:
         apart = values.apart(base.folder, trial.folder)
         if wrong := [each for each in apart.kinds.values() if not each.close]:
             told.append("numbers")
@@ -290,14 +288,19 @@ def _row(
         compared = f"{sum(each.compared for each in apart.kinds.values())} tensors" if not wrong else ""
     else:
         compared = ""
-    if not trial.ending.said and decisions.graphs(now) != decisions.graphs(before) and "graph" not in told:
+    if (
+        not trial.ending.said
+        and decisions.graphs(trial.decided) != decisions.graphs(base.decided)
+        and "graph" not in told
+    ):
         told.append("graph")
-    parting = decisions.parting(now, before, rank) if rank >= 0 else ""
+    parting = decisions.parting(trial.decided, base.decided, rank) if rank >= 0 else ""
     return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
                    compared)  # fmt: skip
 
 
 def _said(apart: values.Apart) -> str:
+    """What is not close, in words; '' where all is."""
     return "; ".join(
         f"{kind} by up to {each.relative:.1g} of the largest number ({each.where})"
         for kind, each in apart.kinds.items()
@@ -315,20 +318,11 @@ def _untried(one: Perturbation) -> str:
 
 def _fails(trial: _Trial, name: str) -> int:
     print(f"the script fails {name}: nothing was compared\n{trial.ending.said}", file=sys.stderr)
-    return SCRIPT
+    return command.SCRIPT
 
 
-def _verdict(rows: Sequence[Outcome], over: Sequence[Outcome]) -> str:
-    changed = [row.name for row in rows if row.found]
-    if not changed:
-        tried = sum(not row.untried for row in rows)
-        return f"same in what was compared, with each of {tried} differences: collectives, graphs, recompiles, numbers"
-    rest = "" if len(over) == len(changed) else f"; --allow covers {len(changed) - len(over)}"
-    return f"{len(changed)} of {len(rows)} differences change what ranks do: {', '.join(changed)}{rest}"
-
-
-def _write(folder: Path, program: Program, world: int, rank: int, rows: Sequence[Outcome]) -> None:
-    body: dict[str, Any] = {"program": program.command, "ranks": world, "rank": rank}
-    body["rows"] = [row.facts() for row in rows]
+def _write(folder: Path, about: dict[str, Any], rows: Sequence[Outcome]) -> None:
+    body = about | {"rows": [row.facts() for row in rows]}
     files.replace(folder / "perturb.json", (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
-    files.replace(folder / "index.html", html(program.command, world, rank, rows).encode())
+    page_of_all = html(about["program"], about["label"], about["ranks"], about["rank"], rows, about["noise"])
+    files.replace(folder / "index.html", page_of_all.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from labkit.look.outcomes import Outcome
+from labkit.look.outcomes import Outcome, verdict
 from labkit.page import document, escape
 
 __all__ = ["html", "text"]
@@ -23,7 +23,7 @@ def text(rows: Sequence[Outcome]) -> str:
     """Return rows as text: the difference, what it changed, and where ranks part."""
     lines = []
     for row in rows:
-        lines.append(f"{row.name:13} {row.headline:18} {row.seconds:4.0f} s   {row.untried or row.said}")
+        lines.append(f"{row.name:21} {row.headline:17} {row.seconds:4.0f} s   {row.untried or row.said}")
         told = [line for why in row.why for line in why.splitlines() if line.strip()]
         lines += [f"    {line}" for line in told[:MOST_LINES]]
         if len(told) > MOST_LINES:
@@ -34,30 +34,24 @@ def text(rows: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def html(program: str, world: int, rank: int, rows: Sequence[Outcome]) -> str:
+def html(program: str, label: str, world: int, rank: int, rows: Sequence[Outcome], noise: str = "") -> str:
     """Return the page.
 
     Args:
         program: The command.
+        label: What it ran on, such as 'gloo · cpu'.
         world: Number of ranks.
         rank: The rank that differed.
         rows: What each difference changed.
+        noise: How far two runs without a difference are apart in numbers; '' where they are close.
     """
-    changed = [row for row in rows if row.found]
-    tried = sum(not row.untried for row in rows)
-    verdict = (
-        f"{len(changed)} of {len(rows)} differences on rank {rank} change what ranks do:"
-        f" {', '.join(row.name for row in changed)}."
-        if changed
-        else f"The same in what was compared, with each of {tried} differences on rank {rank}: collectives, graphs,"
-        " recompiles and numbers."
-    )
+    said = verdict(rows, rank, noise)
     titles = ("difference", f"rank {rank} has", "outcome", "first decision apart", "seconds")
     parts = [
         f"<h1>{escape(program)}: one difference at a time</h1>",
-        f"<p class='quiet'>{world} ranks. Each run has one difference, on rank {rank}, and is compared with the run"
-        " that has none and warm caches.</p>",
-        f"<p class='{'bad' if changed else 'good'}'>{escape(verdict)}</p>",
+        f"<p class='quiet'>{world} ranks · {escape(label)}. Each run has one difference, on rank {rank}, and is compared"
+        " with the run that has none and warm caches.</p>",
+        f"<p class='{'bad' if any(row.found for row in rows) else 'good'}'>{escape(said[:1].upper() + said[1:])}.</p>",
         f"<table><tr>{''.join(f'<th>{escape(title)}</th>' for title in titles)}</tr>{''.join(map(_row, rows))}</table>",
         *(_section(row) for row in rows if row.why or row.untried),
         "<h2>What was compared</h2>",

@@ -64,7 +64,8 @@ class Ranks:
             that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
             the next ranks with the same variables start fast.
         rank_env: Variables of single ranks, by rank, on top of `env`: what differs between hosts. Where a process reads
-            one as it starts (PYTHONHASHSEED, OMP_NUM_THREADS), every rank is a fresh interpreter.
+            one as it starts (PYTHONHASHSEED, OMP_NUM_THREADS), every rank is a fresh interpreter. OMP_NUM_THREADS here
+            is in the place of `threads`.
         logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
             as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
         start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for

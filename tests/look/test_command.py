@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import quoted
+from processes import left
 
 from labkit import cli
 
@@ -40,18 +41,6 @@ def look(tmp_path, monkeypatch, capsys):
         return subprocess.CompletedProcess(words, status, *capsys.readouterr())
 
     return run
-
-
-def left(text: str) -> list[int]:
-    """Processes whose command line or environment holds a text."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (path / "environ").read_bytes() and int(path.name) != os.getpid():
-                found.append(int(path.name))
-        except OSError:
-            continue
-    return found
 
 
 @pytest.mark.parametrize(

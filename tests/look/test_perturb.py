@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from processes import left
 
 from labkit import cli
 from labkit.look import decisions, outcomes, perturbed_page
@@ -93,6 +99,37 @@ def test_a_difference_may_be_allowed_and_a_script_that_fails_is_no_finding(pertu
     assert status == 3 and not rows and "LookupError: as it is" in said and "nothing was compared" in said
 
 
+@pytest.mark.slow
+def test_numbers_that_differ_by_themselves_are_not_compared_and_it_is_said(perturb, tmp_path):
+    text = Path(SCRIPT).read_text()
+    assert "torch.manual_seed(0)" in text
+    (tmp_path / "unseeded.py").write_text(text.replace("torch.manual_seed(0)", "torch.seed()"))
+    status, rows, said = perturb("--only", "logs", "unseeded.py", "WAVES")
+    assert status == 0 and "and were not compared: losses by up to" in said, said
+    assert all(row["found"] == [] and row["compared"] == "" for row in rows.values())
+    assert "were not compared" in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_with_what_was_found_and_leaves_nothing(tmp_path):
+    mark = f"LABKIT_TEST_MARK={tmp_path.name}"
+    words = [sys.executable, "-m", "labkit", "look", "--perturb", "--out", "out", SCRIPT, "WAVES"]
+    env = {**os.environ, "LABKIT_TEST_MARK": tmp_path.name}
+    with subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith(WARM) for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    until = time.monotonic() + 20
+    while left(mark) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert left(mark) == []
+    assert not (tmp_path / "out" / "caches").exists() and not list(tmp_path.glob("out/*/values-*.pt"))
+    assert [row["name"] for row in json.loads((tmp_path / "out" / "perturb.json").read_text())["rows"]] == [
+        WARM
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -163,7 +200,7 @@ def test_a_batch_is_a_row_shorter_in_each_form_of_it():
 
 def test_a_row_on_the_page_is_text():
     row = Outcome("<b>=1", "<i>", ["error"], ["<script>x</script>"], "", 3.0, "folder")
-    page = perturbed_page.html("train.py <b>", 2, 1, [row])
+    page = perturbed_page.html("train.py <b>", "gloo · cpu", 2, 1, [row])
     assert not re.search(r"<(script|i|b)>(?!error)", page.replace("<b>error</b>", ""))
     assert "error" in perturbed_page.text([row])
     assert row.allowed(["error"]) and row.allowed(["<b>=1:error"]) and not row.allowed(["graph"])

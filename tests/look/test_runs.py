@@ -10,22 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import left
 
 from labkit.look import runs, values
 
 SCRIPTS = Path(__file__).parent / "scripts"
-
-
-def left(mark: str) -> list[int]:
-    """Processes whose environment holds a text."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (path / "environ").read_bytes() and int(path.name) != os.getpid():
-                found.append(int(path.name))
-        except OSError:
-            continue
-    return found
 
 
 def eventually(what, seconds=120.0):
