@@ -49,8 +49,8 @@ def html(program: str, label: str, world: int, rank: int, rows: Sequence[Outcome
     titles = ("difference", f"rank {rank} has", "outcome", "first decision apart", "seconds")
     parts = [
         f"<h1>{escape(program)}: one difference at a time</h1>",
-        f"<p class='quiet'>{world} ranks · {escape(label)}. Each run has one difference, on rank {rank}, and is compared"
-        " with the run that has none and warm caches.</p>",
+        f"<p class='quiet'>{world} ranks · {escape(label)}. Each run has one difference, on rank {rank}, and is"
+        " compared with the run that has none and warm caches.</p>",
         f"<p class='{'bad' if any(row.found for row in rows) else 'good'}'>{escape(said[:1].upper() + said[1:])}.</p>",
         f"<table><tr>{''.join(f'<th>{escape(title)}</th>' for title in titles)}</tr>{''.join(map(_row, rows))}</table>",
         *(_section(row) for row in rows if row.why or row.untried),
