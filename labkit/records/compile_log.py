@@ -116,7 +116,8 @@ class CompileLog(logging.Handler):
         self.compiles: OrderedDict[tuple[int, str], Compile] = OrderedDict()
         self.epoch = 0
         self.keep_stages = False
-        self.listeners: list[Callable[[Compile], None]] = []  # called when a compile begins and when it ends
+        # called when a compile begins, when its caches answer, and when it ends
+        self.listeners: list[Callable[[Compile], None]] = []
         self.error = ""  # the last thing this could not read, for a record's notes
         self._text = 0
         self._last_frame = -1
@@ -161,10 +162,13 @@ class CompileLog(logging.Handler):
         elif artifact == "recompile_reasons":
             compile_.reasons = _reasons(text or "")
         elif artifact.startswith(("fx_graph_cache_", "aotautograd_cache_")):
+            known = compile_.cached
             if artifact.endswith("_hit"):
                 compile_.cached = True
-            elif artifact.endswith(("_miss", "_bypass")) and compile_.cached is None:
+            elif artifact.endswith(("_miss", "_bypass")) and known is None:
                 compile_.cached = False
+            if compile_.cached != known:
+                self._tell(compile_)
         elif "optimize_ddp_split_child" in said:
             compile_.pieces += said["optimize_ddp_split_child"]["name"].startswith("submod_")
         elif "compilation_metrics" in said:

@@ -92,6 +92,19 @@ def test_calling_compiled_code_writes_no_record(monkeypatch):
     assert heard == []
 
 
+def test_listeners_hear_of_a_caches_answer_before_the_compile_ends():
+    """A rank that hangs in its compile has said what its caches answered."""
+    log, heard = CompileLog(), []
+    log.listeners.append(lambda compile_: heard.append((compile_.cached, compile_.finished)))
+    begin = said(0, dynamo_start={"stack": [{"name": "f", "line": 3, "filename": 0}]})
+    answers = ("aotautograd_cache_miss", "fx_graph_cache_miss", "fx_graph_cache_hit")
+    for metadata in (begin, *(said(0, artifact={"name": name}) for name in answers)):
+        record = logging.LogRecord("torch.__trace", logging.DEBUG, "", 0, "", (), None)
+        record.metadata, record.payload = metadata, None
+        log.handle(record)
+    assert heard == [(None, False), (False, False), (True, False)]
+
+
 def test_only_the_last_compiles_are_remembered(monkeypatch):
     monkeypatch.setattr(compile_log, "MOST_COMPILES", 10)
     log = CompileLog()
