@@ -103,6 +103,35 @@ def test_what_was_said_names_both_values_and_the_report_is_drawn_after_saving(re
     assert "order: none wrong, parity wrong, plan caught" in loaded.figure().summary
 
 
+def _other_dtype(detailed, form):
+    """On a rank: a collective in DETAIL's group, with another dtype on rank 1; what the wrapper says of it."""
+    group, x = detailed(), torch.ones(4, dtype=(torch.float32, torch.int32)[dist.get_rank()])
+    try:
+        if form == "functional gather":
+            funcol.all_gather_tensor(x, 0, group).tolist()
+        elif form == "functional scatter":
+            funcol.reduce_scatter_tensor(x, "sum", 0, group).tolist()
+        elif form == "gather":
+            dist.all_gather_into_tensor(x.new_empty(8), x, group=group)
+        else:
+            dist.reduce_scatter_tensor(x.new_empty(2), x, group=group)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.slow
+def test_detail_compares_gathers_and_scatters_in_place_and_not_their_functional_forms():
+    """Lesson 08, section 6. On a group whose wrapper compares nothing, the other dtype ends without an error."""
+    detailed = functions("detail")["detailed"]
+    with labkit.Ranks(2, device="cpu", backend="gloo", stall=10, timeout=60, quiet=True) as two:
+        said = {form: set(two.run(_other_dtype, detailed, form).values())
+                for form in ("gather", "scatter", "functional gather", "functional scatter")}  # fmt: skip
+    for form in ("gather", "scatter"):
+        assert all("differ in the following aspects" in one and "dtypes" in one for one in said[form]), form
+    assert said["functional gather"] == said["functional scatter"] == {"nothing"}
+
+
 @pytest.mark.parametrize(
     ("outcome", "ended", "judged"),
     [
@@ -137,6 +166,24 @@ def _checked(space, breaking_rank, settings):
         space["same_on"](group, space["counts"]())
     except RuntimeError as error:
         return str(error)
+
+
+def _names(space, which):
+    """On a rank: compare dicts of which each rank may have names of its own."""
+    try:
+        space["same_on"](dist.group.WORLD, which[dist.get_rank()])
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_the_rule_finds_a_name_that_one_rank_lacks_whichever_rank_it_is(ranks):
+    """A value of None counts as a value: a rank that lacks the name differs from it."""
+    space = functions("symmetry-same-on")
+    for which in ({"cse": None, "x": 1}, {"x": 1}), ({"x": 1}, {"cse": None, "x": 1}):
+        (said,) = set(ranks.run(_names, space, which).values())
+        assert "'cse'" in said and "'missing'" in said and "'x'" not in said
+    assert set(ranks.run(_names, space, ({"cse": None}, {"cse": None})).values()) == {None}
 
 
 @pytest.mark.slow
