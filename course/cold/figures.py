@@ -52,13 +52,19 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
             share[lane, phase] = share.get((lane, phase), 0.0) + (end - start) / whole
     ends = {lane: spans[-1][2] for lane, spans in lanes.items()}
     last = max(ends, key=lambda lane: ends[lane])
-    largest = max((one for one in share if one[0] == last), key=lambda one: share[one])
-    found = f"{share[largest]:.0%} of it “{largest[1]}”"
+    longest = {
+        lane: max((one for one in share if one[0] == lane), key=lambda one: share[one]) for lane in lanes
+    }
+    phase = longest[last][1]
+    found = f"{last} takes {_s(ends[last])}, {share[longest[last]]:.0%} of it “{phase}”"
     if min(ends.values()) < 0.9 * ends[last]:  # otherwise they end together, as ranks with a collective do
-        found = ", ".join(f"{lane} {_s(end)}" for lane, end in ends.items() if lane != last)
-    sheet.title(
-        f"{last} takes {_s(ends[last])}, {found}", "Seconds from the start of the first call; one run."
-    )
+        others = ", ".join(f"{lane} {_s(end)}" for lane, end in ends.items() if lane != last)
+        found = f"{last} takes {_s(ends[last])}, {others}"
+    elif all(one[1] == phase for one in longest.values()):
+        parts = sorted(share[one] for one in longest.values())
+        shown = " to ".join(dict.fromkeys(f"{part:.0%}" for part in (parts[0], parts[-1])))
+        found = f"The longest phase of the first call is “{phase}”: {shown} of {_s(ends[last])}"
+    sheet.title(found, "Seconds from the start of the first call; one run.")
     _bars(sheet, lanes, [_s(spans[-1][2]) for spans in lanes.values()])
     return sheet.finish(label)
 
