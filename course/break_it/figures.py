@@ -14,12 +14,24 @@ from labkit.views.tables import table
 
 __all__ = ["figure"]
 
-LEFT, ROW, CHIP = 1.2, 0.36, 0.62  # inches
+LEFT, LINE, CHIP = 1.2, 0.15, 0.62  # inches
+SHARES = (0.385, 0.34, 0.275)  # of the width, for the three runs: what a defence says is the longest
+MOST_LINES = 5  # of a text
 # how a run ended: its colour (Okabe-Ito); what is in none of these is an error of the suite
 COLOURS = {"caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9", "silent": "#E69F00"}
 BAD = "#D55E00"
 MEANS = (
-    "Each chip says how a run ended, and in how many seconds; beside it: what the last rank said or returned."
+    "Coloured box: how the run ended, and after how many seconds. Beside it: what the last rank returned, "
+    "or the first sentence of its error."
+)
+# what a text loses: the place in gloo's source, the defence's own type of error, hints, lists of keys, repeated ends
+LEFT_OUT = (
+    r"\[/\S*\] ",
+    r"^Caught: ",
+    r" Explanation: .*",
+    r"(?<=['\w])\. .*",
+    r", keys: .*",
+    r", this worker leaves with exit status \d+$",
 )
 
 
@@ -41,17 +53,24 @@ def figure(report: Any) -> Figure:
         silent, waits = sum(alone == "silent"), sum(alone == "waits")
         said = f"Of {len(good)} faults without their defence {silent} are silent, {waits} wait"
     sheet.title(said, MEANS)
-    wide = (sheet.width - LEFT - 0.15) / len(runs)
-    ax = sheet.axes(LEFT, wide * len(runs), ROW * len(names), top=sheet.top + 0.26)
-    ax.set(xlim=(0, wide * len(runs)), ylim=(len(names), 0))
+    shares = SHARES if len(runs) == len(SHARES) else (1 / len(runs),) * len(runs)
+    wide = [(sheet.width - LEFT - 0.15) * share for share in shares]
+    lefts = [sum(wide[:i]) for i in range(len(runs) + 1)]
+    cells = [(names.index(r["test"]), runs.index(r["run"]), r) for r in found.to_dict("records")]
+    texts = {(i, k): _folded(_short(str(r["said"])), wide[k] - CHIP - 0.2) for i, k, r in cells}
+    most = [max(len(text) for (j, _), text in texts.items() if i == j) for i in range(len(names))]
+    tall = [LINE * max(2, lines) + 0.07 for lines in most]
+    tops = [sum(tall[:i]) for i in range(len(names) + 1)]
+    ax = sheet.axes(LEFT, lefts[-1], tops[-1], top=sheet.top + 0.26)
+    ax.set(xlim=(0, lefts[-1]), ylim=(tops[-1], 0))
     ax.spines[:].set_visible(False)
-    ax.set_yticks([i + 0.5 for i in range(len(names))], names)
-    ax.set_xticks([wide * (i + 0.5) for i in range(len(runs))], runs)
+    ax.set_yticks([top + high / 2 for top, high in zip(tops, tall, strict=False)], names)
+    ax.set_xticks([left + of / 2 for left, of in zip(lefts, wide, strict=False)], runs)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, labelsize=style.SMALL + 0.5, labelcolor=style.INK)
-    for row in found.to_dict("records"):
-        _cell(ax, runs.index(row["run"]) * wide, names.index(row["test"]), row, wide)
-    sheet.top += 0.26 + ROW * len(names) + 0.1
+    for i, k, row in cells:
+        _cell(ax, lefts[k], tops[i], tall[i], row, texts[i, k])
+    sheet.top += 0.26 + tops[-1] + 0.1
     for run in runs:
         rows = found[found["run"] == run].to_dict("records")
         sheet.say(
@@ -60,24 +79,26 @@ def figure(report: Any) -> Figure:
     return sheet.finish(report.label)
 
 
-def _cell(ax: Axes, left: float, line: int, row: dict[str, Any], wide: float) -> None:
+def _cell(ax: Axes, left: float, top: float, tall: float, row: dict[str, Any], text: list[str]) -> None:
     colour = COLOURS.get(row["how"], BAD) if row["good"] else BAD
-    ax.add_patch(Rectangle((left + 0.04, line + 0.08), CHIP, 0.84, facecolor=colour, linewidth=0))
+    ax.add_patch(Rectangle((left + 0.04, top + 0.03), CHIP, tall - 0.06, facecolor=colour, linewidth=0))
     middle = {"va": "center", "fontsize": style.SMALL}
     words = f"{row['how']}\n{row['seconds']:.1f} s"
     look = {"ha": "center", "color": ink_on(colour), "linespacing": 1.0}
-    ax.text(left + 0.04 + CHIP / 2, line + 0.5, words, **look, **middle)
-    said = re.split(r"(?:^|; )rank \d+: ", str(row["said"]))[-1]
-    said = re.sub(r"\[/\S*\] ", "", said)  # gloo begins with the path of its own source
-    text = "\n".join(_folded(said, wide - CHIP - 0.2))
-    ax.text(left + CHIP + 0.12, line + 0.5, text, ha="left", linespacing=1.05, **middle)
+    ax.text(left + 0.04 + CHIP / 2, top + tall / 2, words, **look, **middle)
+    ax.text(left + CHIP + 0.12, top + tall / 2, "\n".join(text), ha="left", linespacing=1.05, **middle)
+
+
+def _short(said: str) -> str:
+    """What the last rank said, without what a reader of the figure does not need."""
+    said = re.split(r"(?:^|; )rank \d+: ", said)[-1]
+    for words in LEFT_OUT:
+        said = re.sub(words, "", said)
+    return said
 
 
 def _folded(text: str, room: float) -> list[str]:
-    """At most two lines that fit into `room` inches."""
-    if style.cut(text, room, style.SMALL) == text:
-        return [text]
-    words, first = text.split(" "), 1
-    while first < len(words) and style.text_width(" ".join(words[: first + 1]), style.SMALL) <= room:
-        first += 1
-    return [" ".join(words[:first]), style.cut(" ".join(words[first:]), room, style.SMALL)]
+    """Lines of at most `room` inches."""
+    lines = style.wrap(text, room, style.SMALL)
+    kept, rest = lines[: MOST_LINES - 1], " ".join(lines[MOST_LINES - 1 :])
+    return [style.cut(line, room, style.SMALL) for line in [*kept, *([rest] if rest else [])]]
