@@ -30,10 +30,10 @@ def test_the_curve_is_the_model():
 
 def test_shares_and_where_they_pass_a_half_are_read_off_the_grid():
     figure = scale.curves(model(), "modelled")
-    (ax,) = (ax for ax in figure.axes if ax.get_ylabel() == "communication's share")
+    (ax,) = (ax for ax in figure.axes if ax.get_ylabel() == "communication, % of the step")
     assert list(ax.lines[0].get_ydata()) == list(model()["share"])
-    assert "communication is half of it from 64 on" in figure.summary
-    assert "communication is never half of it" in scale.curves(model(slope=0), "modelled").summary
+    assert "communication's part of the step, at least half from 64 ranks on" in figure.summary
+    assert "always less than half" in scale.curves(model(slope=0), "modelled").summary
 
 
 def test_what_was_not_measured_is_said_and_the_minimum_is_marked():
@@ -41,7 +41,19 @@ def test_what_was_not_measured_is_said_and_the_minimum_is_marked():
     figure = scale.curves(found, "modelled", measured=2)
     marks = [line for ax in figure.axes for line in ax.lines if line.get_marker() == "o"]
     assert [mark.get_xdata()[0] for mark in marks] == [found["step"].idxmin(), 64]
-    assert "Measured up to 2 ranks, the grey part; beyond, the formula alone" in figure.summary
+    assert "Grey: up to 2 ranks, where constants were measured; beyond, the formula alone" in figure.summary
+
+
+@pytest.mark.parametrize(
+    ("slope", "title"),
+    [
+        (1e-5, "The step is shortest on 64 ranks: more ranks add more communication than they save work"),
+        (1, "The step is shortest on 2 ranks: more ranks add more communication than they save work"),
+        (0, "The step is shortest on 1,024 ranks, the most in this figure"),
+    ],
+)
+def test_the_title_of_the_curve_says_where_the_step_is_shortest(slope, title):
+    assert scale.curves(model(slope), "modelled").summary.startswith(f"{title}. ")
 
 
 def test_lines_that_lie_close_together_have_an_axis_of_their_own():
@@ -58,6 +70,22 @@ def test_each_policy_is_a_line_and_a_sentence():
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[2.0, 64.0]] * 2
     assert "all: the last of 64 ranks is ready after 64 s" in figure.summary
     assert figure.summary.endswith("[simulated]") and figure.png()[:4] == b"\x89PNG"
+
+
+def test_the_title_of_the_starts_says_which_policy_is_ready_first_and_whether_the_draw_decides_it():
+    def title(*seconds):
+        policies = [f"{policy}, {drawn}" for drawn in ("even", "long tail") for policy in ("one", "all")]
+        found = pd.DataFrame({"policy": policies, "ranks": 8, "ready s": seconds})
+        return scale.starts(found.assign(p10=found["ready s"], p90=found["ready s"]), "simulated").summary
+
+    assert title(2.0, 3.0, 4.0, 5.0).startswith(
+        'The last of 8 ranks is ready soonest under the policy "one". '
+    )
+    assert title(3.0, 2.0, 5.0, 4.0).startswith(
+        'The last of 8 ranks is ready soonest under the policy "all". '
+    )
+    assert title(2.0, 3.0, 5.0, 4.0).startswith("Which policy starts 8 ranks sooner depends on the assumed")
+    assert title(2.0, 2.0, 5.0, 5.0).startswith("The last of 8 ranks is ready after 2 to 5 s. ")
 
 
 def test_a_missing_column_is_named():
