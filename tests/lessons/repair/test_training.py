@@ -136,7 +136,14 @@ def test_a_gradient_that_is_not_a_number_on_one_rank_fails_its_checks():
     code = stages.build(stages.sources())
     right, nan = torch.ones(3), torch.tensor([1.0, torch.nan, 1.0])
     facts = [
-        {"gradients": {"a": e}, "clip": e, "differ": [], "seconds": [1.0], "graphs": (1, 0, 0)}
+        {
+            "gradients": {"a": e},
+            "factors": {"a": 1.0},
+            "clip": e,
+            "differ": [],
+            "seconds": [1.0],
+            "graphs": (1, 0, 0),
+        }
         for e in (code.error(right, right), code.error(nan, right))
     ]
     assert fails({name: (passed, said) for name, passed, said in code.judge(facts)}) == {"gradients", "clip"}
