@@ -77,21 +77,48 @@ def test_a_ring_of_waits_needs_more_than_one_rank_in_another_order(six):
 
 
 def _outsider(members):
-    """On a rank: what it gets of a group that only members make, and what its sum over that group is."""
-    group = dist.new_group(members, use_local_synchronization=True)
+    """On a rank: its sums over its group and over the world, where a rank outside has None for the group."""
+    group = dist.new_group(members)
+    inside = dist.get_rank() in members
     mine, ones = torch.full((3,), 100.0), torch.ones(3)
-    dist.all_reduce(mine, group=group)
-    if dist.get_rank() in members:
+    dist.all_reduce(mine, group=group if inside else None)
+    if inside:
         dist.all_reduce(ones)
-    return group is None, mine[0].item(), ones[0].item()
+    return mine[0].item(), ones[0].item()
 
 
 @pytest.mark.slow
-def test_a_rank_outside_of_a_locally_made_group_calls_the_world_unnoticed(six):
-    found = six.run(_outsider, [0, 2, 5])
-    for rank, (outside, mine, ones) in found.items():
-        assert outside == (rank not in (0, 2, 5))
-        assert (mine, ones) == ((303.0, 1.0) if outside else (300.0, 303.0))
+def test_a_rank_outside_that_has_none_for_the_group_calls_the_world_unnoticed(six):
+    for rank, found in six.run(_outsider, [0, 2, 5]).items():
+        assert found == ((300.0, 303.0) if rank in (0, 2, 5) else (303.0, 1.0))
+
+
+def _members(by_rank):
+    """On a rank: what the check at start says of the axes' groups, where some ranks have another for tp."""
+    mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+    dp, tp = (mesh[axis].get_group() for axis in ("dp", "tp"))
+    outside = dist.new_group([0])
+    other = {"dp": dp, "world": None, "outside": outside}.get(by_rank.get(dist.get_rank()), tp)
+    try:
+        lessons.program("mesh").check_members(dp=dp, tp=other, first=outside)
+    except RuntimeError as error:
+        return str(error)
+    return "passes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("by_rank", "said"),
+    [
+        ({}, "passes"),
+        ({3: "dp"}, "3: [1, 3, 5]"),
+        ({2: "world"}, "2: [0, 1, 2, 3, 4, 5]"),
+        ({5: "outside"}, "4: [4, 5]}"),  # rank 5 has no group, and is a member for rank 4
+    ],
+)
+def test_the_check_at_start_finds_another_group_on_one_rank_and_raises_on_all(six, by_rank, said):
+    (found,) = set(six.run(_members, by_rank).values())
+    assert said in found and ("passes" == found or "'tp'" in found)
 
 
 def _compiled(job):

@@ -181,6 +181,23 @@ def test_detail_refuses_a_right_program_after_a_message_between_some_of_its_rank
         assert "Tensor shapes" not in said.partition("Collectives differ")[2]
 
 
+@pytest.mark.slow
+def test_detail_lets_a_sum_of_the_mesh_and_one_of_the_world_meet(three):
+    call = run(three, "made")[0]["everybody_calls"]
+    options = {"device": "cpu", "backend": "gloo", "timeout": 240, "quiet": True}
+    with labkit.Ranks(3, **options, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) as detail:
+        for where in (three, detail):
+            found = [(row["over the mesh"], row["over the world"]) for row in where.run(call).values()]
+            assert found == [(3.0, 1.0), (110.0, 3.0), (110.0, 3.0)]
+
+
+@pytest.mark.slow
+def test_a_rank_outside_has_no_group_of_its_mesh(three):
+    rows = three.run(run(three, "two-ways")[0]["two_ways"])
+    assert rows[0]["mesh.get_group()"].startswith("IndexError") and rows[0]["coordinate"] is None
+    assert rows[1]["mesh.get_group()"] == rows[2]["mesh.get_group()"] == "ProcessGroup"
+
+
 def test_the_fence_reads_any_collective_that_has_a_group_in_its_schema():
     fence = lesson_cells.run(LESSON, "ex-solution", torch=torch)["my_fence_solution"]
     backend = fence(SimpleNamespace(group_name="1"))
