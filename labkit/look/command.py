@@ -40,7 +40,8 @@ def look(given: argparse.Namespace) -> int:
     if given.merge:
         return _merge(given)
     program = program_of(given)
-    baseline = gate.load(given.against) if given.against else None
+    ranks = launch.world_size if launch else given.n or 2
+    baseline = gate.load(given.against, ranks) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:
         return _joined(given, launch, program, options, baseline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +65,32 @@ def save(found: dict[str, Any], path: Path) -> None:
         raise files.Unsaved(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, ranks: int | None = None) -> dict[str, Any]:
     """Read a baseline.
 
+    Args:
+        path: What `save` has written.
+        ranks: How many ranks will run; None where that is not known yet.
+
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is none, or it is of another number of ranks.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         for mine in found["ranks"].values():
             mine |= {name: float(mine[name]) for name in GATED} | {"where": dict(mine["where"])}
-        return {APART: "", "torch": "", **found}
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is no baseline: `labkit look --save` writes one") from None
+    if ranks is not None:
+        _of_ranks(found, {str(rank) for rank in range(ranks)})
+    return {APART: "", "torch": "", **found}
+
+
+def _of_ranks(baseline: dict[str, Any], names: Set[str]) -> None:
+    if (was := baseline["ranks"].keys()) != names:
+        raise ValueError(f"the baseline is of {len(was)} ranks, and these are {len(names)}")
 
 
 def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | None:
@@ -90,9 +102,7 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
     Raises:
         ValueError: If the two cannot be compared.
     """
-    if set(baseline["ranks"]) != set(now["ranks"]):
-        was, are = len(baseline["ranks"]), len(now["ranks"])
-        raise ValueError(f"the baseline is of {was} ranks, and these are {are}")
+    _of_ranks(baseline, now["ranks"].keys())
     if baseline.get("unit") != now["unit"]:
         raise ValueError(f"the baseline counts per {baseline.get('unit')}, and this run per {now['unit']}")
     rows = []

@@ -40,7 +40,7 @@ def look(given: argparse.Namespace) -> int:
     """
     _check(given)
     program = command.program_of(given)
-    baseline = gate.load(given.against) if given.against else None
+    baseline = gate.load(given.against, given.n or 2) if given.against else None
     if not all(Path(one).exists() for one in given.torch):
         print("uv makes the environments: a version that is new here takes minutes", flush=True)
     repeat = given.repeat or REPEAT

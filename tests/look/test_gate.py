@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 
+from labkit import cli
 from labkit.look import gate
 
 BREAK = "train.py:{} (Block.forward): Failed to trace builtin operator print"
@@ -75,3 +77,14 @@ def test_another_file_is_no_baseline(text, tmp_path):
         gate.load(path)
     with pytest.raises(ValueError, match="cannot read"):
         gate.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("more", [[], ["--torch", sys.prefix, "--torch", sys.prefix]])
+def test_a_baseline_of_other_ranks_is_refused_before_a_rank_is_started(more, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise AssertionError('it was started')")
+    gate.save(counted(), tmp_path / "base.json")
+    assert cli.main(["look", "-n", "3", "--against", "base.json", "--out", "out", *more, "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert said == "labkit: the baseline is of 2 ranks, and these are 3\n"
+    assert not (tmp_path / "out").exists()
