@@ -18,6 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 import labkit
 from labkit import files, lessons
 
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+
 LESSON = "10_tensor_parallel_training"
 program = lessons.program("dtensor")
 SIZES = 24, 3, 24  # not the lesson's
@@ -183,7 +185,8 @@ def moved(ranks):
 def test_every_value_and_gradient_is_that_of_the_whole_matrix(moved):
     for found in moved.values():
         right = {pair: one["right"] for pair, one in found.items() if "refused" not in one}
-        assert all(right.values()) and len(right) == 13
+        refused = 1 if TORCH >= (2, 14) else 3  # changes to a partial sum
+        assert all(right.values()) and len(right) == len(found) - refused
 
 
 @pytest.mark.parametrize(
