@@ -1,4 +1,4 @@
-"""labkit: ranks, recording, honest measuring and drawing for the study notebooks."""
+"""labkit: ranks, recording, timing and drawing for the lessons; tools for your own program and for dead jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`labkit doctor | list | lessons | run | program | look | postmortem | report | ledger | score`: the command line."""
+"""Lessons on compiled distributed PyTorch, and tools for your own script or for what a dead job left."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from labkit import __version__, files
 STATUS = """\
 exit status:
   0  done
-  1  something failed, which is said
+  1  something failed; the output says what
   2  a request that cannot be met
-  3  done, and what it found could not be saved or printed
+  3  done, but the results could not be saved or printed
 """
 UNWRITTEN = 3
 LEFT = 141  # of a command whose reader left, as a shell gives it for SIGPIPE

@@ -100,7 +100,7 @@ class Report:
         return next(iter(self.tables.values()))
 
     def figure(self, *args: Any, **kwargs: Any) -> Any:
-        """Draw the report with its view. Showing the figure shows the report: it leaves the report's data, too.
+        """Draw the report with its view. Showing the figure counts as showing the report: `labkit run` keeps its data.
 
         Args:
             args, kwargs: passed to the view.

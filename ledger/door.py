@@ -23,14 +23,16 @@ def add(commands: Any) -> None:
     parser.set_defaults(act=_ledger)
     many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
     parser.add_argument("--lesson", metavar="L", help="only the facts of a lesson, such as 04")
-    parser.add_argument("--only", metavar="ID", help="only these; 'breaks.*' is many", **many)
+    parser.add_argument("--only", metavar="ID", help="only these facts; 'breaks.*' matches several", **many)
     parser.add_argument("--json", action="store_true", help="print JSON, with what the trials saw")
-    what = "keep the answers, by default in your own data folder; those of this torch and commit are not run again"
+    what = (
+        "keep the answers (default: your own data folder); those of this torch and commit are not run again"
+    )
     parser.add_argument("--save", nargs="?", const=True, type=_folder, metavar="DIR", help=what)
     parser.add_argument("--again", action="store_true", help="with --save: also run what is kept already")
-    what = "run it on this torch, such as 2.15.0, by `uv run`, which caches it (`uv cache clean`), and keep the answers"
+    what = "run on this torch, such as 2.15.0, which `uv run` gets and caches (`uv cache clean`), and keep the answers"
     parser.add_argument("--torch", metavar="V", help=what)
-    what = "print the facts that differ between two recorded versions; with --torch, between one and that one"
+    what = "print the facts that differ between two recorded versions; with --torch: between V and that torch"
     parser.add_argument("--diff", nargs="+", metavar="V", help=what)
 
 

@@ -20,7 +20,7 @@ __all__ = ["add"]
 STATUS = """\
 exit status:
   0  every cell ran
-  1  a cell failed; what was reported before is kept
+  1  a cell failed; earlier reports are kept
   2  a request that cannot be met
   3  a report or a notebook could not be saved or printed
 """
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     brief = "execute a lesson's cells, with other parameters, and print its reports"
     run = commands.add_parser("run", help=brief, description=what, epilog=STATUS, formatter_class=raw)
     run.set_defaults(act=_run)
-    what = "numbers or names of lessons, and parameters of theirs, as in: 04 BLOCKS=8"
+    what = "numbers or names of lessons, and their parameters, as in: 04 BLOCKS=8"
     run.add_argument("asked", nargs="*", metavar="LESSON | NAME=VALUE", help=what)
     run.add_argument("--all", action="store_true", help="every lesson")
     what = f"{SAVED} (without DIR: {HERE})"
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     program.add_argument("lesson", metavar="LESSON", help="its number or name")
     copy = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
     copy.set_defaults(act=_lessons)
-    what = "where to; what is there already is left alone"
+    what = "the folder to copy to; files that are there already are left alone"
     copy.add_argument("folder", nargs="?", type=files.folder, metavar="DIR", help=what)
 
 

@@ -1,4 +1,4 @@
-"""`labkit look`: the executed breaks, regions, recompiles and collectives of a program that nobody changed for it.
+"""`labkit look`: the executed breaks, regions, recompiles and collectives of an unchanged program.
 
-Empty, because ranks import `program` from here and draw nothing.
+Nothing is imported here, because ranks import `program` from this package and draw nothing.
 """

@@ -19,12 +19,12 @@ exit status:
      with --torch: a version changes what --allow does not name;
      with --perturb: a difference on one rank changed more than --allow names
   2  a request that cannot be met, or no step to record
-  3  the script failed; with --torch: on every version
+  3  the script failed; with --torch: on every version; with --perturb: without a difference
 """
 FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
     ("save", "FILE", "save the counts as a baseline"),
-    ("against", "FILE", "compare the counts with a baseline: exit status 1 where one rose"),
+    ("against", "FILE", "compare the counts with a baseline: exit status 1 if one rose"),
     ("trace", "FILE", "write one trace of all ranks, for Perfetto and chrome://tracing"),
 )
 
@@ -45,23 +45,41 @@ def _number(kind: type, least: float, most: float) -> Callable[[str], Any]:
 NUMBERS: tuple[tuple[str, str, Any, Callable[[str], Any], str], ...] = (
     ("skip", "K", 2, _number(int, 0, 1_000_000), "steps before the first recorded one"),
     ("steps", "K", 3, _number(int, 1, 1_000), "steps to record"),
-    ("timeout", "S", None, _number(float, 0.1, 1e9), "seconds that the script may take"),
+    (
+        "timeout",
+        "S",
+        None,
+        _number(float, 0.1, 1e9),
+        "seconds that a run may take (default: no limit; with --torch 600, with --perturb 300)",
+    ),
     (
         "stall",
         "S",
         None,
         _number(float, 0.1, 1e9),
-        "seconds that all ranks may wait for each other (default: 60)",
+        "seconds that all ranks may wait for each other (default: 60; with --perturb 30)",
     ),
-    ("perturb-rank", "R", None, _number(int, 0, 65_535), "the rank that differs (default: the last)"),
+    (
+        "perturb-rank",
+        "R",
+        None,
+        _number(int, 0, 65_535),
+        "with --perturb: the rank that differs (default: the last)",
+    ),
     (
         "perturb-step",
         "K",
         None,
         _number(int, 1, 1_000_000),
-        "the batch that is shorter (default: the first recorded)",
+        "with --perturb: the batch that is shorter (default: that of the first recorded step)",
     ),
-    ("perturb-delay", "S", 20.0, _number(float, 0.1, 1e6), "seconds by which its first compile is slower"),
+    (
+        "perturb-delay",
+        "S",
+        20.0,
+        _number(float, 0.1, 1e6),
+        "with --perturb: seconds by which the rank's first compile is slower",
+    ),
 )
 OPTIONS_OF = {
     "torch": ("with_", "requirements", "repeat", "tolerance"),
@@ -79,14 +97,17 @@ def add(commands: Any) -> None:
     _options(look)
     report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
     report.set_defaults(act=_report)
-    what = "where they are; the page goes there, too"
+    what = "the folder; the page goes there too"
     report.add_argument("folder", type=files.folder, metavar="DIR", help=what)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     what = "number of ranks (default: 2; under torchrun, as many as it started)"
     parser.add_argument("-n", type=_number(int, 1, 65_536), metavar="N", help=what)
-    what, names = "what its process groups get, whatever it asks for", ("auto", "nccl", "gloo", "shm")
+    what, names = (
+        "backend of its process groups, whatever the script asks for",
+        ("auto", "nccl", "gloo", "shm"),
+    )
     parser.add_argument("--backend", default="auto", choices=names, help=what)
     for name, metavar, what in FILES:
         parser.add_argument(f"--{name}", type=Path, metavar=metavar, help=what)
@@ -100,39 +121,37 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--values", action="store_true", help=what)
     what = "run it as it is, and then with one difference on one rank at a time"
     parser.add_argument("--perturb", action="store_true", help=what)
-    what = "of --perturb, only this difference (again for more)"
+    what = "with --perturb: only this difference (may be repeated)"
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help=what)
-    what = "of --perturb, one more difference: an environment variable of one rank (NAME alone: not set)"
+    what = "with --perturb: one more difference, an environment variable of one rank (NAME alone: not set)"
     parser.add_argument("--perturb-env", action="append", default=[], metavar="NAME=VALUE", help=what)
     what = (
-        f"what may change, again for more: with --torch one of {', '.join(CHANGES)}; with --perturb one of hang,"
+        f"what may change (may be repeated): with --torch one of {', '.join(CHANGES)}; with --perturb one of hang,"
         " error, collectives, numbers, graph, or DIFFERENCE:OUTCOME"
     )
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
     _versions(parser)
-    what = "write the page of what the ranks of a run have written to these folders, and run nothing"
+    what = "run nothing: write the page from the records that the ranks of a run left in these folders"
     parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
-    parser.add_argument("script", nargs=rest, metavar="...", help="a script and its arguments")
+    parser.add_argument(
+        "script", nargs=rest, metavar="...", help="a script and its arguments, after all options"
+    )
 
 
 def _versions(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run on several versions of torch."""
     group = parser.add_argument_group("several versions of torch")
-    what = (
-        "run it on this torch too: a version, which uv gets, an environment's folder, or the path of a python"
-    )
+    what = "run it on this torch (give two or more): a version, which uv gets, an environment's folder, or a python"
     group.add_argument("--torch", action="append", metavar="V", help=what)
-    what = "a package that the script needs, where V is a version (default: what is installed here)"
+    what = "where V is a version: a package that the script needs (default: those installed here)"
     group.add_argument("--with", dest="with_", action="append", metavar="PACKAGE", help=what)
-    what = "a file of such packages"
+    what = "a file that lists such packages"
     group.add_argument("--requirements", type=Path, action="append", metavar="FILE", help=what)
-    what = "runs on each version, in turn (default: 2)"
+    what = "runs on each version; versions take turns (default: 2)"
     group.add_argument("--repeat", type=_number(int, 2, 100), metavar="K", help=what)
-    what = (
-        "relative and absolute, for losses and parameters (default: torch.testing.assert_close's, by dtype)"
-    )
+    what = "relative and absolute, for losses, outputs and parameters (default: that of torch.testing.assert_close)"
     group.add_argument("--tolerance", type=_number(float, 0, 1e9), metavar="T", help=what)
 
 

@@ -1,1 +1,1 @@
-"""`labkit postmortem`: what a dead or hanging job left behind, joined to one verdict. Imports no torch."""
+"""`labkit postmortem`: one verdict from what a dead or hanging job left. Imports no torch."""

@@ -15,22 +15,22 @@ __all__ = ["add"]
 
 STATUS = """\
 exit status:
-  0  a verdict: what went wrong, or that nothing did in what is there
-  1  nothing was recognised, or what is there does not tell
+  0  a verdict: what went wrong, or that these files show nothing wrong
+  1  no file was recognised, or the files do not tell what went wrong
   2  a request that cannot be met
 """
 
 
 def add(commands: Any) -> None:
     """Add the command to those of `labkit`."""
-    what = "Read what a dead or hanging job left: flight records, logs, TORCH_TRACE, stacks; write one page."
+    what = "Read what a dead or hanging job left (flight records, logs, TORCH_TRACE, stacks), and write one page."
     shown = "say which rank a dead or hanging job waits for, and why, from what it left in a folder"
     raw = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(
         "postmortem", help=shown, description=what, epilog=STATUS, formatter_class=raw
     )
     parser.add_argument(
-        "folders", nargs="+", type=files.folder, metavar="DIR", help="what the job left; files, too"
+        "folders", nargs="+", type=files.folder, metavar="DIR", help="folders or files that the job left"
     )
     said = "where the page goes (default: postmortem)"
     parser.add_argument("--out", type=files.folder, default=Path("postmortem"), metavar="DIR", help=said)

@@ -338,7 +338,7 @@ class RankError(RuntimeError):
 
     @property
     def rank(self) -> int:
-        """The culprit."""
+        """The rank that caused the failure."""
         return self.outcomes[0].rank
 
     @property

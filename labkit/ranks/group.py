@@ -46,18 +46,18 @@ class Ranks:
     Args:
         world_size: Number of ranks.
         device: 'auto', 'cpu' (the ranks see no GPU) or 'cuda'.
-        backend: 'auto', 'nccl' (asked for by name also for ranks that share a GPU, over TCP), 'gloo', 'shm' (shared
-            memory, for CPU ranks of one machine) or 'fake' (each rank runs alone and collectives do nothing: real host
-            time, wrong numbers).
+        backend: 'auto', 'nccl' (by name also for ranks that share a GPU; NCCL then goes over TCP), 'gloo', 'shm'
+            (shared memory, for CPU ranks of one machine) or 'fake' (each rank runs alone and collectives do nothing:
+            real host time, wrong numbers).
         timeout: Seconds that a call may take unless it says otherwise; None for no limit.
-        stall: Seconds that every unfinished rank may stand in the same collective or store wait before the call ends
-            with each rank's last collectives and their first difference; None for no limit. Compiling and computing
-            do not count, however long they take.
+        stall: Seconds that every unfinished rank may wait in the same collective or store call. Then the call ends with
+            an error that has each rank's last collectives and their first difference. None for no limit. Compiling and
+            computing do not count, however long they take.
         collective_timeout: Seconds that a collective waits for its peers before it raises. NCCL ends its process
             instead.
         verify: Compare every collective between the ranks before it runs (name, shapes, dtypes, reduction, root,
-            source lines), so that ranks that diverge raise instead of computing something wrong. It
-            works on gloo and shm.
+            source lines). Ranks that diverge then raise instead of computing something wrong. It works on gloo and
+            shm.
         threads: Intra-op threads of each rank.
         port: The port of the rendezvous store; 0 for any free one.
         env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
@@ -65,16 +65,16 @@ class Ranks:
             the next ranks with the same variables start fast.
         rank_env: Variables of single ranks, by rank, on top of `env`: what differs between hosts. Where a process reads
             one as it starts (PYTHONHASHSEED, OMP_NUM_THREADS), every rank is a fresh interpreter. OMP_NUM_THREADS here
-            is in the place of `threads`.
+            replaces `threads`.
         logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
             as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
         start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
             each rank, the only way outside Linux. 'auto' forks where it can.
-        live: Whether a call of more than 2 s shows below its cell how each rank stands.
+        live: Whether a call of more than 2 s shows below its cell where each rank is.
         quiet: Whether to print nothing at the start.
 
     Raises:
-        ValueError: Before any process is started, for a request that this machine cannot carry.
+        ValueError: Before any process is started, for a request that this machine cannot meet.
         RankError: If a rank fails to start.
         StartError: If the processes cannot be started.
 

@@ -159,7 +159,7 @@ class Frames:
 
     Args:
         frames: The frames.
-        notes: What a reader has to know about gaps.
+        notes: What is missing, and why.
         label: The backend, device and number of ranks, as in a `Report`.
     """
 

@@ -318,19 +318,19 @@ def _n(count: float, noun: str = "") -> str:
 
 
 def merge(parts: Iterable[Any]) -> Any:
-    """Combine the records of several ranks in one, on one clock, or their frames: `merge(ranks.run(fn))`.
+    """Join the records of several ranks into one, on one clock, or their frames: `merge(ranks.run(fn))`.
 
     Ranks of several machines have no clock in common: the times of each machine then begin at its own first event,
     and a note says so.
 
     Args:
-        parts: One record a rank, as a list or a PerRank; or Frames of each.
+        parts: One record of each rank, as a list or a PerRank; or Frames of each rank.
 
     Returns:
-        A record with the rows of all ranks, which has frames where all of the records have; or Frames.
+        A record with the rows of all ranks, and with frames if all records have them; or Frames.
 
     Raises:
-        ValueError: If there is nothing to merge, something is neither, or two records are of the same rank.
+        ValueError: If there is nothing to merge, a part is neither a record nor Frames, or two are of the same rank.
     """
     records = list(parts.values() if isinstance(parts, Mapping) else parts)
     if records and all(isinstance(part, Frames) for part in records):

@@ -38,8 +38,8 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
         shapes: Add the shapes of tensors to events, so that `first_difference` compares collectives by shape. Every
             operator gets a little slower.
         operators: Run a profiler. Without one, regions and breaks are counted as well, at next to no cost; operators,
-            collectives, lookups and times are not recorded. On torch 2.11 regions without a graph cannot be seen this
-            way, nor the breaks in which they end; the record then has a note of it.
+            collectives, cache lookups and times are not recorded. On torch 2.11 regions without a graph cannot be seen
+            this way, nor the breaks in which they end; the record then has a note of it.
 
     Yields:
         A `Record`, which can be read when the block has ended. An exception in the block passes through, and the record
@@ -51,9 +51,10 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
     A block ends when the collectives that it began over gloo have; wait for an `irecv` inside it, since gloo writes
     the end of one into the profile (see `labkit.trace.collectives_end`).
 
-    Everything is slower under the profiler, small operators most of all: read proportions and counts from a record,
-    and times from `labkit.timing`. Warm up first, or mark forwards and look at the later ones: what is compiled
-    inside the block appears in its time (segments of kind `compile`).
+    Everything is slower under the profiler, small operators most of all, so shares of a recorded forward are not those
+    of one without a record. Read counts and order from a record, and times from `labkit.timing`. Warm up first, or mark
+    forwards and look at the later ones: what is compiled inside the block appears in its time (segments of kind
+    `compile`).
 
     Sources: torch.profiler (kineto) and torch's structured trace (torch/_logging/_internal.py).
 

@@ -1,17 +1,17 @@
 """`shm`: a c10d backend over shared memory, for CPU tensors on the ranks of one machine.
 
-An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, of the order of NCCL over NVLink, where gloo
-takes hundreds of us. So the time that a program spends between its collectives becomes visible on a laptop.
+An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, where gloo takes hundreds of us
+(`python benchmarks/shm.py`). So the time that a program spends between its collectives becomes visible on a laptop.
 
 - All collectives are implemented here; `send` and `recv` go over gloo. Copies work for every dtype, reductions for
   every dtype that torch adds or compares on the CPU. Parts are added in the order of the ranks, so all ranks get the
   same bits.
 - A collective has ended when it returns, `async_op=True` or not. So ranks must start the collectives of *all* groups in
   the same order. Where gloo would let two groups overtake each other, both ranks wait here until the deadline.
-- When ranks meet in different calls, each of them raises `Mismatch`. A wait ends in `Deadline` (the group's timeout)
+- When ranks are in different calls, each of them raises `Mismatch`. A wait ends in `Deadline` (the group's timeout)
   or, within a few hundredths of a second, in `PeerGone`. A group that failed once refuses every later call.
-- It joins processes of one user on one machine. It is tested on Linux on x86-64; `fence` in `board.py` is what other
-  processors need.
+- It joins processes of one user on one machine. It is tested on Linux on x86-64. On other processors it uses `fence` in
+  `board.py`, which is not tested.
 """
 
 from __future__ import annotations

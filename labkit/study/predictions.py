@@ -49,12 +49,12 @@ class Said(str):
 def predict(question: str, value: float | None = None, unit: str = "") -> Prediction:
     """Ask the reader for a prediction before the experiment runs; `reveal` puts it beside what was measured.
 
-    Answers are kept in a file of the reader and never replaced: the last answer before the first measurement is scored,
-    later ones are kept and shown.
+    Answers are added to a file of the reader and never replaced. The last answer before the first measurement is
+    scored. Later ones are kept and shown.
 
     Args:
         question: a name such as 'cliff.breaks_per_forward'.
-        value: the answer, where it is given in code; without one, the last line of a cell shows a field to type it in.
+        value: the answer, where it is given in code; without one, `predict` as the last line of a cell shows a field.
         unit: of the answer.
 
     Returns:

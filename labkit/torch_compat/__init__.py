@@ -1,7 +1,7 @@
-"""The only package that touches a private or version-dependent torch name.
+"""The only package of labkit and the course that uses private or version-dependent names of torch.
 
-Everything here works on torch 2.11 to 2.15, but where a call says `since=` or `until=`. A name that the installed torch
-lacks raises `UnsupportedTorch`, which says the name, the installed version and those that have it.
+Everything here is for torch 2.11 to 2.15, except where a call says `since=` or `until=`. A name that the installed
+torch lacks raises `UnsupportedTorch`, which says the name, the installed version and those that have it.
 """
 
 from __future__ import annotations
