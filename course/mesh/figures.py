@@ -86,7 +86,7 @@ def mistakes(report: Any) -> Figure:
         plain = found[found["defence"] == "none"]["outcome"].value_counts()
         caught = found[(found["defence"] == "domain") & (found["outcome"] == "caught")]
         title = (
-            f"Of {found['drill'].nunique()} mistakes {plain.get('hung', 0)} hang and {plain.get('wrong', 0)} are "
-            f"silently wrong; with a Domain {len(caught)} are caught"
+            f"Of {found['drill'].nunique()} mistakes {plain.get('hung', 0)} hang and {(n := plain.get('wrong', 0))} "
+            f"{'is' if n == 1 else 'are'} silently wrong; with a Domain {len(caught)} are caught"
         )
     return divergence.figure(report, title=title, what="the mistake")

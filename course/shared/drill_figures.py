@@ -20,13 +20,15 @@ LOOKS: dict[str, tuple[str, str]] = {
     "error": ("#F0E442", "other error"),
     "crash": ("#E69F00", "crash"),
     "hung": ("#D55E00", "hung"),
+    "warned": ("#555555", "wrong, warned"),
     "wrong": ("#000000", "wrong, silent"),
 }
 # what those words mean that do not say it themselves; a figure's legend explains the ones that stand in it
 MEANS = {
-    "caught": "an error that names the difference",
-    "ended": "who waited is named, and not for whom",
+    "caught": "an error that names the difference, or a rank that has not come",
+    "ended": "the operation is named, and not the rank that it waits for",
     "error": "ends with an error that is none of the defence's",
+    "warned": "ends with other numbers and a warning",
     "wrong": "ends with other numbers and no error",
 }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.checkpoint import checkpoint
 
 import labkit
 from labkit import files, lessons
@@ -47,6 +48,49 @@ def test_each_axis_finds_what_breaks_its_own_contract(six, shape, mistake, broke
         assert error < NO_ERROR if mistake is None else True
     if mistake:
         assert max(error for _, error in six.run(_trained, shape, 18, 5, mistake).values()) > WRONG
+
+
+def _refused(shape, mistake):
+    try:
+        return _trained(shape, 18, 5, mistake)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3)])
+def test_a_sum_over_another_group_on_one_rank_is_refused_on_all_before_it_runs(six, shape):
+    right, wrong = "all_reduce sum tp (5, 18) torch.float32", "all_reduce sum dp (5, 18) torch.float32"
+    for said in six.run(_refused, shape, "sum over dp on one rank").values():
+        assert said.count(right) == 5 and said.count(wrong) == 1
+
+
+def _captured(wrong_on):
+    """On a rank: the calls of a graph with a sum in a checkpoint, by the roles of the groups."""
+    program, calls = lessons.program("mesh"), []
+    mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+    dp, tp = (mesh[axis].get_group() for axis in ("dp", "tp"))
+    group = dp if dist.get_rank() == wrong_on else tp
+
+    def keep(graph, inputs):
+        calls.extend(program.calls_of(graph, dp=dp, tp=tp, outside=dist.GroupMember.NON_GROUP_MEMBER))
+        raise InterruptedError  # it is not run: one rank names another group
+
+    def step(x):
+        return checkpoint(lambda x: program.funcol.all_reduce(x, "sum", group).sin(), x, use_reentrant=False)
+
+    torch._dynamo.reset()
+    with contextlib.suppress(Exception):
+        torch.compile(step, backend=keep, fullgraph=True)(torch.ones(4, 3))
+    return calls
+
+
+@pytest.mark.slow
+def test_the_calls_of_a_graph_name_the_role_of_the_group_also_in_a_checkpoint(six):
+    found = six.run(_captured, 4)
+    assert "all_reduce sum tp (4, 3) torch.float32" in found[0]
+    assert "all_reduce sum dp (4, 3) torch.float32" in found[4]
+    assert all((calls == found[0]) == (rank != 4) for rank, calls in found.items())
 
 
 def _in_a_row(orders, later):

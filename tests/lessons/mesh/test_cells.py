@@ -49,7 +49,7 @@ def run(three, *ids, **names):
 @pytest.fixture(scope="module")
 def report(three) -> Report:
     ids = ("serve", "figure", "stage0", "compare-run", "cost-run")
-    return run(three, *ids, REQUESTS=[2, 4, 2], OWN_MS=[0, 1], MESH_MS=0, ROUNDS=8)[1]["mesh_or_world"]
+    return run(three, *ids, REQUESTS=[2, 4, 6, 1], OWN_MS=[0, 1], MESH_MS=0, ROUNDS=8)[1]["mesh_or_world"]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,9 @@ def drills(three) -> Report:
 @pytest.mark.slow
 def test_rank_0_calls_no_collective_of_the_mesh_whatever_it_compiles(report):
     found = report.tables["counts"].set_index(["form", "rank"])
-    assert list(found["on the mesh"]) == 2 * [0, 12, 12] and list(found["on the world"]) == 6 * [7]
-    assert list(found.loc["driver", "graphs"]) == [0, 2, 2]
-    assert list(found.loc["stage 0", "graphs"]) == [2, 2, 2]
+    assert list(found["on the mesh"]) == 2 * [0, 16, 16] and list(found["on the world"]) == 6 * [9]
+    assert list(found.loc["driver", "graphs"]) == [0, 3, 3]  # 2 rows; any number from 2; 1 row
+    assert list(found.loc["stage 0", "graphs"]) == [3, 3, 3]
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_every_form_is_timed(report):
 @pytest.mark.slow
 def test_its_figures_say_in_words_what_they_show(report, tmp_path):
     again = Report.load(report.save(tmp_path))
-    assert "Every mesh rank called 12 collectives of the mesh, rank 0 none" in again.figure().summary
+    assert "Every mesh rank called 16 collectives of the mesh, rank 0 none" in again.figure().summary
 
 
 def test_ranks_that_call_a_collective_together_share_a_column():
@@ -142,7 +142,15 @@ def test_what_becomes_of_mistakes(drills):
         set(found.drop("stays_away")["domain"]) == {"caught"} and found.loc["stays_away", "domain"] == "hung"
     )
     assert "WrongGroup" in outcomes["said"]["no_group", "domain"]
-    assert "Of 5 mistakes 4 hang and 1 are silently" in drills.figure().summary
+    assert "Of 5 mistakes 4 hang and 1 is silently" in drills.figure().summary
+
+
+@pytest.mark.slow
+def test_a_rank_outside_that_joins_is_warned_and_the_number_is_wrong(three):
+    found = run(three, *DRILLS, "matrix", MISTAKES=["joins"], LIMIT_S=10)[1]["wrong_group"].tables["outcomes"]
+    rows = found.set_index("defence")
+    assert list(rows["outcome"]) == ["warned", "warned", "warned", "caught"]
+    assert "does not belong to the given group" in rows["said"]["none"]
 
 
 @pytest.mark.slow
