@@ -65,5 +65,5 @@ def _finding(mine: pd.DataFrame) -> str:
     by = mine.groupby("dimension", sort=False)["state"].agg(list)
     gave_up = [str(name) for name, states in by.items() if "gave up" in states]
     once = sum(sum(s in ("recompiled", "went dynamic") for s in states) == 1 for states in by)
-    said = f"{once} of {len(by)} things that vary compile once more and are done"
+    said = f"{once} of {len(by)} things that vary compile one version more in these calls"
     return f"{said}; {', '.join(gave_up) or 'none'} end{'s' * (len(gave_up) < 2)} in giving up"

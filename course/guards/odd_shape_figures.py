@@ -17,7 +17,7 @@ KIND = {"compile": "compile", "all-reduce": "collective"}  # of a span, as `time
 
 
 def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
-    """Draw when each rank compiled and when it was in the all-reduce, one pair of lanes for each run.
+    """Draw when each rank compiled and when it was in the all-reduce of each call, a pair of lanes for each run.
 
     Args:
         runs: what `odd_call` of lesson 09 returned on each rank, by what the run had, such as 'timeout 3 s'.
@@ -30,13 +30,15 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
     notes, ends = [], []
     for drill, by_rank in runs.items():
         for rank, one in by_rank.items():
-            notes += [
-                (drill, rank, KIND[span["kind"]], span["kind"], span["start"], span["end"])
-                for span in one["spans"]
-            ]
+            calls = 0
+            for span in one["spans"]:
+                calls += span["kind"] == "all-reduce"
+                name = f"all-reduce {calls}" if span["kind"] == "all-reduce" else span["kind"]
+                notes.append((drill, rank, KIND[span["kind"]], name, span["start"], span["end"]))
             over = max(span["end"] for span in one["spans"])
             ends.append((drill, rank, over, one["ended"].partition(":")[0]))
     arranged = f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each compile after the first."
+    arranged += " Time: since call 1 began."
     tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
     return timelines(*tables, label=label, title=_title(runs), arranged=arranged)
 

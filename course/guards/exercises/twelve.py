@@ -17,6 +17,7 @@ __all__ = ["twelve"]
 
 DEPTHS = (12, 40)
 TOLERANCE = 1e-5
+VERSIONS = 2  # automatic dynamic may need a second value
 # torch's, whatever the lesson has set before
 LIMITS = {"recompile_limit": 8, "accumulated_recompile_limit": 256, "allow_unspec_int_on_nn_module": False}
 FORM = (
@@ -26,7 +27,8 @@ FORM = (
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Two passes over twelve blocks and over forty: compiled code in each call, and eager's numbers."""
+    """Two passes over twelve blocks and over forty: compiled code in each call, two versions, and eager's numbers."""
+    most = 0
     for depth in DEPTHS:
         seen = on_ranks(ranks, _look, attempt, depth, hint=FORM)
         for rank, found in enumerate(seen):
@@ -40,7 +42,13 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
                 raise Mistake(f"{finding}; the second pass compiles", "a second pass has nothing new to see")
             if found["eager"]:
                 raise Mistake(finding, _hint(depth, found))
+            most = max(most, found["compiles"])
         say(f"{depth} blocks: {seen[0]['compiles']} compiles, no block in eager")
+    if most > VERSIONS:
+        raise Mistake(
+            f"{most} compiles",
+            "all run compiled code, yet each block compiles its own version at every start",
+        )
 
 
 def _hint(depth: int, found: dict[str, Any]) -> str:
@@ -86,6 +94,6 @@ twelve = Exercise(
     "twelve blocks, none in eager",
     "medium",
     10,
-    ("each of 12 blocks runs compiled code", "each of 40, too", "eager's numbers"),
+    ("each of 12 blocks runs compiled code", "each of 40, too", "at most two versions", "eager's numbers"),
     judge,
 )

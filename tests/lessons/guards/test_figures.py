@@ -20,7 +20,7 @@ def test_the_lanes_of_the_odd_shape_say_how_each_run_ended():
     said = odd_shape_figures.lanes(runs, 1.5, "gloo · cpu").summary
     assert "compiles: an error with timeout 1 s; slow, and right, with timeout 3 s and timeout 4 s; " in said
     assert "no such wait with guard collectives." in said and "a sleep of 1.5 s" in said
-    assert "timeout 1 s, rank 1: compile, compile, all-reduce; error after 1.60 s" in said
+    assert "timeout 1 s, rank 1: compile, compile, all-reduce 1; error after 1.60 s" in said
 
     shown = odd_shape_figures.Attempts(runs, 1.5, "gloo · cpu")
     assert repr(shown) == said

@@ -53,6 +53,16 @@ def a_limit_of_twelve(blocks):
     as_it_was(blocks)
 
 
+def a_limit_of_their_number(blocks):
+    torch._dynamo.config.recompile_limit = len(blocks)
+    as_it_was(blocks)
+
+
+def isolated(blocks):
+    for block in blocks:
+        block.compile(backend="eager", isolate_recompiles=True)
+
+
 def no_index(blocks):
     for block in blocks:
         block.layer = 0
@@ -80,7 +90,7 @@ def an_error_instead(blocks):
 
 def _right():
     return {
-        "embed": ([0, 1], "tokens", "warm up"),
+        "embed": ([0, 1], "tokens", "mark_unbacked"),
         "forward": ([0, 1], "layer", "a tensor"),
         "attend": ([0, 1], "past", "a fixed size"),
         "head": ([1], "total", "wait first"),
@@ -97,6 +107,22 @@ def the_first_argument():
 
 def marked_dynamic():
     return _right() | {"embed": ([0, 1], "tokens", "mark_dynamic")}
+
+
+def warm_lengths():
+    return _right() | {"embed": ([0, 1], "tokens", "warm up")}
+
+
+def switched_blocks():
+    return _right() | {"forward": ([0, 1], "layer", "allow_unspec_int_on_nn_module")}
+
+
+def isolated_blocks():
+    return _right() | {"forward": ([0, 1], "layer", "isolate_recompiles")}
+
+
+def warm_head():
+    return _right() | {"head": ([1], "total", "warm up")}
 
 
 def warm_blocks():
@@ -128,6 +154,8 @@ COUNTS = {
 BLOCKS = {
     as_it_was: "has it to be a Python int",
     a_limit_of_twelve: "a limit that is a number",
+    a_limit_of_their_number: "compiles its own version",
+    isolated: "compiles its own version",
     no_index: "the index has to change with the block",
     not_compiled: "no block runs compiled code at all",
     a_stance: "no block runs compiled code at all",
@@ -138,6 +166,10 @@ SERVED = {
     both_ranks: "which of the two logs",
     the_first_argument: "of which list",
     marked_dynamic: "a size of 1 does not fit the symbol",
+    warm_lengths: "takes three versions",
+    switched_blocks: "without a Python int",
+    isolated_blocks: "no two blocks share a version",
+    warm_head: "a version that rank 0 does not have",
     warm_blocks: "a warm-up hits it as well",
     warm_lists: "no last length to warm up",
     more_time: "it still happens",
