@@ -42,13 +42,17 @@ Span = tuple[str, float, float]
 def phase_of(name: str, inside: str) -> str:
     """Name the phase of one of torch's events; that of the event around it where the name says nothing.
 
+    What the check of the CPU's instructions compiles is its own time.
+
     Args:
         name: the event's name.
         inside: the phase of the event around it.
 
-    >>> phase_of("Scheduler.codegen", "Dynamo"), phase_of("gc", "Dynamo")
-    ('Inductor', 'Dynamo')
+    >>> phase_of("Scheduler.codegen", "Dynamo"), phase_of("gc", "Dynamo"), phase_of("compile_file", CHECK)
+    ('Inductor', 'Dynamo', 'CPU instruction check')
     """
+    if inside == CHECK:
+        return CHECK
     return next((phase for phase, begins in NAMES if name.startswith(tuple(begins.split()))), inside)
 
 
