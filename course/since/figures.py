@@ -45,9 +45,9 @@ def constants(graphs: pd.DataFrame, label: str) -> Figure:
     differ, equal = most["off"] > 1, (most["off"] > 1) & (most["on"] == 1)
     sheet.title(
         f"Of {differ.sum()} programs whose graphs differ by rank, the switch makes {equal.sum()} equal",
-        "Each cell: how many different graphs the ranks have. 1 means that all ranks have the same.",
+        "Each cell: how many different graphs the ranks have. 1 means that all have equal text.",
     )
-    sheet.legend([("the same on all ranks", key(EQUAL)), ("different", key(DIFFERENT))])
+    sheet.legend([("equal text", key(EQUAL)), ("different", key(DIFFERENT))])
     names = list(dict.fromkeys(graphs["program"]))
     columns = list(dict.fromkeys(zip(graphs["ranks"], graphs["switch"], strict=True)))
     cells = [

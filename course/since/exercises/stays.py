@@ -1,4 +1,4 @@
-"""Lesson 17, `since.stays`: from the diff of two logs, the lines that a rank-free graph still needs changed."""
+"""Lesson 17, `since.stays`: from the diff of two logs, the lines that still differ between ranks with the switch on."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
             if set(extra) & {"a", "e"}
             else "the diff has no line for it: the size of a mesh is the same on every rank",
         )
-    say(f"to change with the switch on: {', '.join(sorted(differ))}")
+    say(f"still different with the switch on: {', '.join(sorted(differ))}")
 
 
 def _text(letter: str) -> str:
@@ -81,6 +81,8 @@ stays = Exercise(
     "what the switch leaves",
     "medium",
     10,
-    ("the letters of the lines that you still have to change when the switch is on, as a set",),
+    (
+        "the letters of the lines whose graphs still differ between ranks when the switch is on (on a CPU), as a set",
+    ),
     judge,
 )
