@@ -462,16 +462,17 @@ def _watch(attempt: Attempt, state: str) -> dict[str, Any]:
 
 CAUSES = ("a call too few", "header before body", "limit too short", "leader wedged", "leader killed")
 CHANGES = (
-    "announce each call", "agree before a batch is left out", "pickle before the header", "longer patience",
+    "announce each call", "agree before a call is left out", "check the body before the header", "longer patience",
     "longer group timeout", "restart the leader", "warm up before the watchdog starts",
 )  # fmt: skip
 RIGHT = {
-    "A": ({1}, "a call too few", "agree before a batch is left out"),
+    "A": ({1}, "a call too few", "agree before a call is left out"),
     "B": ({1}, "limit too short", "longer patience"),
-    "C": ({0}, "header before body", "pickle before the header"),
+    "C": ({0}, "header before body", "check the body before the header"),
 }
-# B's limit is too short for a first compile: the worker waits longer, or the leader compiles before
-OTHER_B = ({0}, "limit too short", "warm up before the watchdog starts")
+# B's limit is too short for a first compile: the worker waits longer, or the leader compiles before; the fault is the
+# limit of rank 1, and rank 0 is where the other change is made
+OTHER_B = [({rank}, "limit too short", "warm up before the watchdog starts") for rank in (0, 1)]
 FORM = 'it returns a dict such as {"A": ([0], "leader wedged", "restart the leader"), ...}: ranks, cause and change'
 _hint = hint_in_order(
     RIGHT,
@@ -503,7 +504,7 @@ def judge_logs(attempt: Attempt, ranks: Ranks, say: Say) -> None:
     """Each job's ranks, cause and change."""
 
     def hint(job: str, *answer: Any) -> str:
-        return "" if job == "B" and answer == OTHER_B else _hint(job, *answer)
+        return "" if job == "B" and answer in OTHER_B else _hint(job, *answer)
 
     judge_jobs(attempt, ranks, say, hint, RIGHT, CAUSES, CHANGES, FORM)
 

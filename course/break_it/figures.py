@@ -14,15 +14,17 @@ from labkit.views.tables import table
 
 __all__ = ["figure"]
 
-LEFT, LINE, CHIP = 1.2, 0.15, 0.62  # inches
+LEFT, LINE, CHIP = 1.2, 0.15, 0.98  # inches
 SHARES = (0.385, 0.34, 0.275)  # of the width, for the three runs: what a defence says is the longest
 MOST_LINES = 5  # of a text
 # how a run ended: its colour (Okabe-Ito); what is in none of these is an error of the suite
-COLOURS = {"caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9", "silent": "#E69F00"}
+COLOURS = {
+    "caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9", "silent": "#E69F00", "right numbers": "#F0E442",
+}  # fmt: skip
 BAD = "#D55E00"
 MEANS = (
-    "Coloured box: how the run ended, and after how many seconds. Beside it: what the last rank returned, "
-    "or the first sentence of its error."
+    "Box: how the run ended, and after how many seconds (a wait: at the test's time limit). Beside it: what the ranks "
+    "returned, or the first sentence of their errors; one text where it is the same on all."
 )
 # what a text loses: the place in gloo's source, the defence's own type of error, hints, lists of keys, repeated ends
 LEFT_OUT = (
@@ -52,14 +54,19 @@ def figure(report: Any) -> Figure:
     if good.all():
         silent, waits = sum(alone == "silent"), sum(alone == "waits")
         said = f"Of {len(good)} faults without their defence {silent} are silent, {waits} wait"
+        if "numbers" in found:
+            wrong = sum(found[found["run"] == "fault alone"]["numbers"] == "wrong numbers")
+            ends = f"{wrong} with wrong numbers, {silent - wrong} with right ones"
+            said = f"Of {len(good)} faults alone {waits} wait, {silent} are silent: {ends}"
     sheet.title(said, MEANS)
     shares = SHARES if len(runs) == len(SHARES) else (1 / len(runs),) * len(runs)
     wide = [(sheet.width - LEFT - 0.15) * share for share in shares]
     lefts = [sum(wide[:i]) for i in range(len(runs) + 1)]
     cells = [(names.index(r["test"]), runs.index(r["run"]), r) for r in found.to_dict("records")]
-    texts = {(i, k): _folded(_short(str(r["said"])), wide[k] - CHIP - 0.2) for i, k, r in cells}
+    texts = {(i, k): _texts(str(r["said"]), wide[k] - CHIP - 0.2) for i, k, r in cells}
     most = [max(len(text) for (j, _), text in texts.items() if i == j) for i in range(len(names))]
-    tall = [LINE * max(2, lines) + 0.07 for lines in most]
+    chips = [max(2 + bool(r.get("numbers")) for j, _, r in cells if i == j) for i in range(len(names))]
+    tall = [LINE * max(of) + 0.07 for of in zip(chips, most, strict=True)]
     tops = [sum(tall[:i]) for i in range(len(names) + 1)]
     ax = sheet.axes(LEFT, lefts[-1], tops[-1], top=sheet.top + 0.26)
     ax.set(xlim=(0, lefts[-1]), ylim=(tops[-1], 0))
@@ -74,24 +81,39 @@ def figure(report: Any) -> Figure:
     for run in runs:
         rows = found[found["run"] == run].to_dict("records")
         sheet.say(
-            f"{run}: " + "; ".join(f"{r['test']} {r['how']}{'' if r['good'] else ' (BAD)'}" for r in rows)
+            f"{run}: "
+            + "; ".join(f"{r['test']} {_how(r, ', ')}{'' if r['good'] else ' (BAD)'}" for r in rows)
         )
     return sheet.finish(report.label)
 
 
 def _cell(ax: Axes, left: float, top: float, tall: float, row: dict[str, Any], text: list[str]) -> None:
-    colour = COLOURS.get(row["how"], BAD) if row["good"] else BAD
+    colour = (
+        COLOURS.get(row.get("numbers") or row["how"], COLOURS.get(row["how"], BAD)) if row["good"] else BAD
+    )
     ax.add_patch(Rectangle((left + 0.04, top + 0.03), CHIP, tall - 0.06, facecolor=colour, linewidth=0))
     middle = {"va": "center", "fontsize": style.SMALL}
-    words = f"{row['how']}\n{row['seconds']:.1f} s"
+    words = f"{_how(row, chr(10))}\n{row['seconds']:.1f} s"
     look = {"ha": "center", "color": ink_on(colour), "linespacing": 1.0}
     ax.text(left + 0.04 + CHIP / 2, top + tall / 2, words, **look, **middle)
     ax.text(left + CHIP + 0.12, top + tall / 2, "\n".join(text), ha="left", linespacing=1.05, **middle)
 
 
+def _how(row: dict[str, Any], between: str) -> str:
+    """How a run ended, and of a silent one whether its numbers are right."""
+    return between.join(filter(None, (row["how"], row.get("numbers"))))
+
+
+def _texts(said: str, room: float) -> list[str]:
+    """The lines of what the ranks said: one text if all said the same, else one for each rank."""
+    texts = [_short(text) for text in re.split(r"(?:^|; )rank \d+: ", said)[1:]] or [_short(said)]
+    if len(set(texts)) > 1:
+        return [line for rank, text in enumerate(texts) for line in _folded(f"rank {rank}: {text}", room)]
+    return _folded(texts[0], room)
+
+
 def _short(said: str) -> str:
-    """What the last rank said, without what a reader of the figure does not need."""
-    said = re.split(r"(?:^|; )rank \d+: ", said)[-1]
+    """What a rank said, without what a reader of the figure does not need."""
     for words in LEFT_OUT:
         said = re.sub(words, "", said)
     return said

@@ -43,7 +43,7 @@ import torch.distributed._functional_collectives as funcol
 
 WINDOW_S = 2.0  # the longest time between two beats of a leader's process
 PATIENCE_S = 3 * WINDOW_S  # the longest time between two of its steps; more than the slowest compile of yours
-SHORT_S, LONG_S = 5.0, 90.0  # time limit of a collective where a wait is the expected end, and elsewhere
+SHORT_S, LONG_S = 5.0, 90.0  # time limit of a collective where most tests expect a wait, and elsewhere
 ORPHANED = 17  # exit status of a worker whose leader is silent
 INFER = 1  # the header of a message: a body follows
 KNOWN_BREAK = "kv = cache[:, :4] if end < 5 else cache"  # the one place where the program may break the graph
@@ -313,9 +313,8 @@ def guards(job: Job, fault: bool, defended: bool) -> Any:
             run(x)
         before = compiled()
         with torch.compiler.set_stance("fail_on_recompile") if defended else contextlib.nullcontext():
-            for x in served * 4:
-                run(x)
-    return {"recompiles": since(before)["graphs"]}
+            right = [bool((run(x) == 2 * job.world).all()) for x in served * 4]
+    return {"recompiles": since(before)["graphs"], "right": all(right)}
 
 
 def one_dimension(job: Job, fault: bool, defended: bool) -> Any:
@@ -325,12 +324,12 @@ def one_dimension(job: Job, fault: bool, defended: bool) -> Any:
         return funcol.all_reduce(x.mean(0), "sum", dist.group.WORLD)
 
     run, before = torch.compile(program, backend="eager"), compiled()
+    lengths = [4 if fault and not job.last else length for length in (4, 4, 6, 6, 7)]
     with torch.no_grad():
-        for length in (4, 4, 6, 6, 7):
-            run(torch.ones(4 if fault and not job.last else length, 4, device=job.device))
+        right = [bool((run(torch.ones(n, 4, device=job.device)) == job.world).all()) for n in lengths]
     if defended:
         alike("compile counts", since(before))
-    return {"recompiles": since(before)["graphs"] - 1}
+    return {"recompiles": since(before)["graphs"] - 1, "right": all(right)}
 
 
 def orphan(job: Job, fault: bool, defended: bool, wedged: bool = False) -> Any:
@@ -407,7 +406,7 @@ class Test:
     defence: str
     caught: Callable[[list[End]], bool]
     right: Callable[[list[Any]], bool]
-    waits: bool = False  # without the defence a rank waits: a short time limit ends that
+    waits: float = 0.0  # without the defence a rank waits: after so many seconds a time limit ends that
 
 
 def raises(*words: str) -> Callable[[list[End]], bool]:
@@ -436,7 +435,7 @@ TESTS = {
     "smoke": Test(
         smoke, "the leader announces each call",
         lambda ends: all(e.how == "returned" for e in ends) and calls("noop", 4.0)([e.value for e in ends]),
-        calls("infer", 6.0), waits=True),
+        calls("infer", 6.0), waits=SHORT_S),
     "env": Test(env, "settings are compared", raises("settings differ", "ATTENTION", "flash", "paged"), sums),
     "compile-gate": Test(
         compile_gate, "fullgraph=True", raises("torch.compiler.disable"),
@@ -446,20 +445,20 @@ TESTS = {
         lambda values: values == [[[4.0 * len(values)] * 4] * 2] * len(values)),
     "guards": Test(
         guards, 'torch.compiler.set_stance("fail_on_recompile")', raises("fail_on_recompile"),
-        lambda values: values == [{"recompiles": 0}] * len(values)),
+        lambda values: values == [{"recompiles": 0, "right": True}] * len(values)),
     "one-dimension": Test(
         one_dimension, "compile counts are compared", raises("compile counts differ", "graphs"),
-        lambda values: values == [{"recompiles": 1}] * len(values)),
+        lambda values: values == [{"recompiles": 1, "right": True}] * len(values)),
     "orphan": Test(
         orphan, "watchdog: heartbeat", left(lambda end: end.code == -signal.SIGKILL, "heartbeat"),
-        lambda values: set(values) == {"infer"}, waits=True),
+        lambda values: set(values) == {"infer"}, waits=SHORT_S),
     "wedge": Test(
         wedge, "watchdog: step", left(lambda end: end.how == "returned", "step"),
-        lambda values: set(values) == {"infer"}, waits=True),
+        lambda values: set(values) == {"infer"}, waits=2 * PATIENCE_S),
     "preflight": Test(
         preflight, "pickled before the header",
         lambda ends: "cannot pickle" in str(ends[0].value) and all(e.value == [] for e in ends[1:]),
-        lambda values: values == [[]] + [[{"steps": 4, "lock": None}]] * (len(values) - 1), waits=True),
+        lambda values: values == [[]] + [[{"steps": 4, "lock": None}]] * (len(values) - 1), waits=SHORT_S),
     "digest": Test(
         digest, "digests of inputs are compared", raises("inputs differ by rank: x"),
         lambda values: values == [[1.0] * 3] * len(values)),
@@ -467,6 +466,12 @@ TESTS = {
         fingerprint, "fingerprints of weights, against earlier ones", raises("weights changed", "['w']"),
         lambda values: values == [[2.0 * (rank + 1)] * 4 for rank in range(len(values))]),
 }  # fmt: skip
+
+
+def numbers(test: Test, values: list[Any]) -> str:
+    """Whether all ranks returned the numbers of a right program; of a test of what is compiled, by its "right"."""
+    alone = [value["right"] for value in values if isinstance(value, dict) and "right" in value]
+    return "right numbers" if (all(alone) if alone else test.right(values)) else "wrong numbers"
 
 
 def judge(test: Test, run: str, ends: list[End]) -> dict[str, Any]:
@@ -490,6 +495,7 @@ def judge(test: Test, run: str, ends: list[End]) -> dict[str, Any]:
         "run": run,
         "good": {"fault + defence": caught, "fault alone": not caught}.get(run, passed),
         "how": how,
+        "numbers": numbers(test, [e.value for e in ends]) if how == "silent" else "",
         "said": said,
     }
 
@@ -498,7 +504,7 @@ def judge(test: Test, run: str, ends: list[End]) -> dict[str, Any]:
 
 
 def limit_of(test: Test, run: str) -> float:
-    return SHORT_S if test.waits and run == "fault alone" else LONG_S
+    return test.waits if test.waits and run == "fault alone" else LONG_S
 
 
 def ending(play: Callable[[], Any]) -> End:
@@ -605,7 +611,8 @@ def main() -> int:
             row = judge(TESTS[name], run, fork(f"break_it/{name}/{run}", TESTS[name], run, store))
             rows.append({"test": name, **row, "seconds": round(time.monotonic() - began, 1)})
         if talks:
-            told = "   ".join(f"{row['run']}: {row['how']:7}" for row in rows[-3:])
+            words = [", ".join(filter(None, (row["how"], row["numbers"]))) for row in rows[-3:]]
+            told = "   ".join(f"{run}: {word:7}" for run, word in zip(RUNS, words, strict=True))
             print(
                 f"{name:14}{'ok ' if all(row['good'] for row in rows[-3:]) else 'BAD'}   {told}", flush=True
             )

@@ -108,10 +108,14 @@ def warmed_up():
     return {**wrong.RIGHT_JOBS, "B": ([0], "limit too short", "warm up before the watchdog starts")}
 
 
+def warmed_up_for_the_limit():
+    return {**wrong.RIGHT_JOBS, "B": ([1], "limit too short", "warm up before the watchdog starts")}
+
+
 RIGHT = {
     "break_it.digest": (InIntegers,),
     "break_it.guards": (ByCounters, BySetting),
     "break_it.preflight": (BySaving, wrong.Preflight),
     "break_it.watchdog": (with_a_timeout,),
-    "break_it.jobs": (as_sets, warmed_up),
+    "break_it.jobs": (as_sets, warmed_up, warmed_up_for_the_limit),
 }

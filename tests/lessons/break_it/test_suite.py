@@ -62,6 +62,8 @@ def test_each_test_is_caught_and_without_its_defence_is_not_and_lets_a_right_pro
     assert set(how["fault + defence"]) == {"caught"} and set(how["right program"]) == {"passes"}
     assert {name for name in how.index if how.loc[name, "fault alone"] == "waits"} == WAITS
     assert set(how["fault alone"]) == {"waits", "silent"}
+    wrong = set(found[found["numbers"] == "wrong numbers"]["test"])
+    assert wrong == {"env", "digest", "fingerprint"}
 
 
 @pytest.mark.full
@@ -298,6 +300,9 @@ def test_the_report_is_drawn_after_saving_and_names_what_is_bad(tmp_path):
     view = "course.break_it.figures:figure"
     report = Report("break-it", "t", "gloo · cpu", {"tests": pd.DataFrame(rows)}, view=view)
     drawn = Report.load(report.save(tmp_path)).figure()
+    numbers = [{**row, "numbers": "wrong numbers" if row["how"] == "silent" else ""} for row in rows]
+    also = Report("break-it", "t", "gloo · cpu", {"tests": pd.DataFrame(numbers)}, view=view).figure()
+    assert "env silent, wrong numbers" in also.summary
     assert "0 of 1 tests end as they have to" in drawn.summary and "env false alarm (BAD)" in drawn.summary
     with pytest.raises(ValueError, match="has no table 'tests'"):
         figures.figure(Report("x", "x", "gloo · cpu", {"main": pd.DataFrame(rows)}))

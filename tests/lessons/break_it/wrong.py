@@ -260,14 +260,14 @@ def in_the_foreground(store, window, patience, on_silence):
 
 
 RIGHT_JOBS = {
-    "A": ([1], "a call too few", "agree before a batch is left out"),
+    "A": ([1], "a call too few", "agree before a call is left out"),
     "B": ([1], "limit too short", "longer patience"),
-    "C": ([0], "header before body", "pickle before the header"),
+    "C": ([0], "header before body", "check the body before the header"),
 }
 
 
 def who_raises():
-    return {**RIGHT_JOBS, "A": ([0], "a call too few", "agree before a batch is left out")}
+    return {**RIGHT_JOBS, "A": ([0], "a call too few", "agree before a call is left out")}
 
 
 def a_wedge():
@@ -275,7 +275,7 @@ def a_wedge():
 
 
 def the_receiver():
-    return {**RIGHT_JOBS, "C": ([1], "header before body", "pickle before the header")}
+    return {**RIGHT_JOBS, "C": ([1], "header before body", "check the body before the header")}
 
 
 def announced():
