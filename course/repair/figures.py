@@ -75,7 +75,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     if BASELINE in rates.index:
         speed.axvline(float(rates.loc[BASELINE, "middle"]), color=EAGER, linewidth=0.9, linestyle=":")
         speed.set_xlim(0, rightmost * 1.15)
-    for ax, label in ((speed, "median of all rounds, p10 to p90"), (broken, "on every call")):
+    for ax, label in ((speed, "median of all rounds, p10 to p90"), (broken, "executed in a frame")):
         ax.set(ylim=(len(rows) - 0.5, -0.5))
         ax.set_yticks([])
         ax.set_xlabel(label, labelpad=1, fontsize=style.SMALL, color=style.QUIET)
@@ -86,7 +86,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     sheet.top = top + height + 0.5
     return sheet.finish(
         report.label,
-        "Each row has its own fix and all those before it. The dotted line is eager: orange is slower, blue faster.",
+        "The dotted line is eager: orange is slower, blue faster.",
     )
 
 

@@ -20,8 +20,8 @@ NOTICED = {
     "save": {"checkpoint"},
     "index": {"graphs"},
     "twice": {"gradients"},
-    "norm": {"gradients", "alike"},
-    "clip": {"clip", "alike"},
+    "norm": {"gradients", "replicas"},
+    "clip": {"clip", "replicas"},
     "largest": {"level"},
 }
 
@@ -73,7 +73,7 @@ def test_all_faults_together_fail_every_check_and_each_has_hints(duo):
     assert fails(found) == set().union(*NOTICED.values())
     assert "hung: rank 0 in all_gather" in found["checkpoint"][1]
     symptoms = {symptom.rstrip(" 12") for symptom in hints.HINTS}
-    assert fails(found) - {"alike"} <= symptoms
+    assert fails(found) - {"replicas"} <= symptoms
 
 
 @pytest.mark.slow
@@ -139,6 +139,7 @@ def test_a_gradient_that_is_not_a_number_on_one_rank_fails_its_checks():
         {
             "gradients": {"a": e},
             "factors": {"a": 1.0},
+            "rest": {"a": 0.0},
             "clip": e,
             "differ": [],
             "seconds": [1.0],
