@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Unsaved", "folder", "home", "lessons", "number", "ours", "replace", "writable"]
+__all__ = ["Unsaved", "folder", "home", "lessons", "number", "ours", "replace", "write_json", "writable"]
 
 PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
@@ -46,6 +49,35 @@ def replace(path: str | os.PathLike[str], data: bytes) -> Path:
         os.unlink(temporary)
         raise
     return path
+
+
+def write_json(path: str | os.PathLike[str], body: Any) -> Path:
+    """Write data as JSON that any reader takes: a number that is not finite becomes the text `inf`, `-inf` or `nan`.
+
+    Args:
+        path: of the file.
+        body: dicts, lists, texts, numbers, booleans and None.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: as the system gives it; the file is then as it was.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     json.loads(write_json(f"{folder}/a.json", {"far": [1.5, float("inf")]}).read_text())
+    {'far': [1.5, 'inf']}
+    """
+    text = json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False)
+    return replace(path, (text + "\n").encode())
+
+
+def _finite(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {key: _finite(value) for key, value in body.items()}
+    if isinstance(body, list | tuple):
+        return [_finite(value) for value in body]
+    return str(body) if isinstance(body, float) and not math.isfinite(body) else body
 
 
 def below(path: Path) -> Path:

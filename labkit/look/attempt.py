@@ -15,7 +15,7 @@ from labkit.look.program import Program, run
 from labkit.look.steps import Options
 from labkit.ranks import RankError, Ranks
 
-__all__ = ["FAILURE", "LOGS", "STOPPED", "Ending", "attempt"]
+__all__ = ["FAILURE", "LOGS", "STOPPED", "Ending", "attempt", "world_size"]
 
 STOPPED = "the script was interrupted"
 LOGS = "logs"  # the folder of the ranks' logs and traces
@@ -25,6 +25,11 @@ GRACE_S = 2.0  # after a failure: ranks that fail too write what they recorded f
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
 _MISMATCH = "distributed collective mismatch"
+
+
+def world_size(given: argparse.Namespace) -> int:
+    """How many ranks the command starts: `-n`, or two."""
+    return given.n or 2
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ def attempt(
     """
     more: dict[str, Any] = {"timeout": given.timeout, "stall": given.stall or STALL_S, "verify": given.verify}
     more |= {"logs": folder / LOGS if tlparse.tool() else None, "env": env, "rank_env": rank_env}
-    with Ranks(given.n or 2, "auto", given.backend, quiet=True, **more) as ranks:
+    with Ranks(world_size(given), "auto", given.backend, quiet=True, **more) as ranks:
         print(f"{program.name} on {ranks.describe()}", file=sys.stderr)
         try:
             ranks.run(run, program, options, str(folder), grace=GRACE_S)

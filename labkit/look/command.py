@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit import files, tlparse
 from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
-from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt
+from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt, world_size
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
 from labkit.look.steps import Options
@@ -40,7 +40,7 @@ def look(given: argparse.Namespace) -> int:
     if given.merge:
         return _merge(given)
     program = program_of(given)
-    ranks = launch.world_size if launch else given.n or 2
+    ranks = launch.world_size if launch else world_size(given)
     baseline = gate.load(given.against, ranks) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
     if launch is not None:

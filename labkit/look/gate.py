@@ -60,7 +60,7 @@ def save(found: dict[str, Any], path: Path) -> None:
         Unsaved: If it cannot be written.
     """
     try:
-        files.replace(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+        files.write_json(path, found)
     except OSError as error:
         raise files.Unsaved(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 from labkit import files, hardware
 from labkit.look import command, decisions, found, page, values
-from labkit.look.attempt import STOPPED, Ending, attempt
+from labkit.look.attempt import STOPPED, Ending, attempt, world_size
 from labkit.look.conditions import Condition, done
 from labkit.look.found import Look
 from labkit.look.launch import launched
@@ -111,7 +110,7 @@ def _check(given: argparse.Namespace) -> None:
     for name in ALONE:
         if getattr(given, name):
             raise ValueError(f"--{name} is of one run, and --perturb makes several")
-    world = given.n or 2
+    world = world_size(given)
     if world < 2:
         raise ValueError("--perturb needs two ranks or more: one of them differs")
     if given.perturb_rank is not None and given.perturb_rank >= world:
@@ -157,7 +156,7 @@ def look(given: argparse.Namespace) -> int:
     _check(given)
     program = command.program_of(given)
     folder = command.folder_for(given.out, program.name)
-    world = given.n or 2
+    world = world_size(given)
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
     chosen = hardware.choose(world, "auto", given.backend)
@@ -323,6 +322,6 @@ def _fails(trial: _Trial, name: str) -> int:
 
 def _write(folder: Path, about: dict[str, Any], rows: Sequence[Outcome]) -> None:
     body = about | {"rows": [row.facts() for row in rows]}
-    files.replace(folder / "perturb.json", (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    files.write_json(folder / "perturb.json", body)
     page_of_all = html(about["program"], about["label"], about["ranks"], about["rank"], rows, about["noise"])
     files.replace(folder / "index.html", page_of_all.encode())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import changes, command, gate, runs, torches, values, versions_page
+from labkit.look.attempt import world_size
 from labkit.look.causes import causes
 from labkit.look.found import FIRST, Look
 from labkit.look.launch import launched
@@ -40,7 +40,7 @@ def look(given: argparse.Namespace) -> int:
     """
     _check(given)
     program = command.program_of(given)
-    baseline = gate.load(given.against, given.n or 2) if given.against else None
+    baseline = gate.load(given.against, world_size(given)) if given.against else None
     if not all(Path(one).exists() for one in given.torch):
         print("uv makes the environments: a version that is new here takes minutes", flush=True)
     repeat = given.repeat or REPEAT
@@ -90,7 +90,7 @@ def _ended(ran: runs.Ran) -> str:
 
 
 def _save(body: dict[str, Any], folder: Path) -> None:
-    files.replace(folder / DATA, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    files.write_json(folder / DATA, body)
 
 
 def measured(ran: runs.Ran, torch: str) -> dict[str, Any]:
