@@ -149,7 +149,7 @@ def test_it_is_data_in_a_cell_only_where_labkit_executes_the_lesson(report, monk
 
 def test_its_figure_leaves_the_same_data_beside_the_picture(report, monkeypatch):
     rows = pd.DataFrame({"test": ["env"], "run": ["fault alone"], "good": [True], "how": ["silent"]})
-    table = {"tests": rows.assign(said="rank 0: x", seconds=0.1)}
+    table = {"tests": rows.assign(numbers="wrong numbers", said="rank 0: x", seconds=0.1)}
     shown = replace(report, tables=table, view="course.break_it.figures:figure")
     assert shown.figure()._repr_mimebundle_() == ({}, {"image/png": {"alt": shown.figure().summary}})
     monkeypatch.setenv("LABKIT_REPORTS", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -327,25 +328,22 @@ LATE_S = 5 * WINDOW_S  # by when silence has to be noticed
 
 
 class _Leader:
-    """A store as a worker sees it, and the leader that writes to it."""
+    """A leader's store. The leader goes on while this process stands still, as a process of its own does."""
 
     def __init__(self) -> None:
         self.kept = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.state, self.over = "works", threading.Event()
-        self.kept.set("heartbeat", "0")
-        self.kept.set("step", "0")
-        threading.Thread(target=self._write, daemon=True).start()
+        self.over = threading.Event()
+        self.began = time.monotonic()
+        self.become("works")
 
-    def _write(self) -> None:
-        count, steps, stepped = 0, 0, time.monotonic()
-        while not self.over.is_set():
-            if self.state in ("works", "wedged"):
-                self.kept.set("heartbeat", str(count := count + 1))
-            going = self.state in ("works", "silent")
-            if going and time.monotonic() - stepped > 2 * WINDOW_S:  # a long step, and no fault
-                stepped = time.monotonic()
-                self.kept.set("step", str(steps := steps + 1))
-            time.sleep(BEAT_S)
+    def become(self, state: str) -> None:
+        self.since, self.state = time.monotonic(), state
+
+    def write(self) -> None:
+        """Write what the leader has written by now; a step is longer than the window, and no fault."""
+        for key, every, stands in (("heartbeat", BEAT_S, "silent"), ("step", 2 * WINDOW_S, "wedged")):
+            until = self.since if self.state == stands else time.monotonic()
+            self.kept.set(key, str(int((until - self.began) / every)))
 
 
 class _Store:
@@ -368,6 +366,7 @@ class _Store:
                 if self._leader.over.wait(self._seconds):
                     raise SystemExit  # the check is over: ends the attempt's thread without a word
                 raise dist.DistStoreError("the store does not answer")
+            self._leader.write()
             return method(*args)
 
         return call
@@ -388,6 +387,10 @@ _LEADERS: dict[str, tuple[str, tuple[float, float] | None, str]] = {
         "is stopped", (0.5 * WINDOW_S, LATE_S),
         "a stopped leader's store does not answer, so a call of it does not return: let one thread ask and another "
         "watch the clock, or give the store a timeout"),
+    "still": (
+        "works, and the worker stands still", None,
+        "Python's lock was held for longer than `patience`, so your thread did not run, and the leader worked: after a "
+        "pause of your own, read both keys again before an alarm, or leave that time out"),
 }  # fmt: skip
 
 
@@ -396,8 +399,11 @@ def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Say) -> None:
     hint = (
         "it is called as my_watchdog(store, window, patience, on_silence), starts a daemon thread and returns"
     )
-    every = on_ranks(ranks, _watch_all, attempt, only=0, hint=hint)[0]
+    every: dict[str, Any] = {}
     for state, (what, due, mistake) in _LEADERS.items():
+        if state not in every:  # "still" stops all threads of its process, so it comes after the others
+            states = ["still"] if state == "still" else [other for other in _LEADERS if other != "still"]
+            every |= on_ranks(ranks, _watch_all, attempt, states, only=0, hint=hint)[0]
         seen = every[state]
         if seen["blocked"]:
             raise Mistake(f"the leader {what}: my_watchdog does not return", hint)
@@ -414,9 +420,9 @@ def judge_watchdog(attempt: Attempt, ranks: Ranks, say: Say) -> None:
         say(finding)
 
 
-def _watch_all(attempt: Attempt) -> dict[str, Any]:
+def _watch_all(attempt: Attempt, states: list[str]) -> dict[str, Any]:
     with ThreadPoolExecutor() as pool:
-        seen = {state: pool.submit(_watch_in_time, attempt, state) for state in _LEADERS}
+        seen = {state: pool.submit(_watch_in_time, attempt, state) for state in states}
     return {state: future.result() for state, future in seen.items()}
 
 
@@ -448,19 +454,23 @@ def _watch(attempt: Attempt, state: str) -> dict[str, Any]:
     if failed:
         raise failed[0]
     due = _LEADERS[state][1]
-    time.sleep(2 * WINDOW_S if due else PATIENCE_S + 2 * WINDOW_S)
-    leader.state, since = state, time.monotonic()
+    time.sleep(PATIENCE_S + 2 * WINDOW_S if state == "works" else 2 * WINDOW_S)
+    leader.become(state)
+    since = leader.since
+    if state == "still":
+        ctypes.PyDLL(None).usleep(int(1e6 * PATIENCE_S))  # keeps Python's lock, as a long call in C can
     while due and not alarms and time.monotonic() - since < due[1]:
         time.sleep(BEAT_S)
     time.sleep(WINDOW_S)  # a second alarm would come now
-    leader.over.set()
-    alarm = alarms[0] - since if alarms else None
-    return {"blocked": blocked, "alarm": alarm, "alarms": len(alarms)}
+    seen = {"blocked": blocked, "alarm": alarms[0] - since if alarms else None, "alarms": len(alarms)}
+    leader.become("stopped")
+    leader.over.set()  # ends the attempt's threads
+    return seen
 
 
 # --- jobs ---
 
-CAUSES = ("a call too few", "header before body", "limit too short", "leader wedged", "leader killed")
+CAUSES = ("a call too few", "half a message", "limit too short", "leader wedged", "leader killed")
 CHANGES = (
     "announce each call", "agree before a call is left out", "check the body before the header", "longer patience",
     "longer group timeout", "restart the leader", "warm up before the watchdog starts",
@@ -468,7 +478,7 @@ CHANGES = (
 RIGHT = {
     "A": ({1}, "a call too few", "agree before a call is left out"),
     "B": ({1}, "limit too short", "longer patience"),
-    "C": ({0}, "header before body", "check the body before the header"),
+    "C": ({0}, "half a message", "check the body before the header"),
 }
 # B's limit is too short for a first compile: the worker waits longer, or the leader compiles before; the fault is the
 # limit of rank 1, and rank 0 is where the other change is made
@@ -537,8 +547,8 @@ watchdog = Exercise(
     "hard",
     12,
     (
-        "no alarm while the leader works",
-        "one alarm when its beats end, when its step stands still, and when its store does not answer",
+        "no alarm while the leader works, also where the worker stands still",
+        "one alarm when the leader's beats end, when its step stands still, and when its store does not answer",
     ),
     judge_watchdog,
 )

@@ -19,7 +19,8 @@ SHARES = (0.385, 0.34, 0.275)  # of the width, for the three runs: what a defenc
 MOST_LINES = 5  # of a text
 # how a run ended: its colour (Okabe-Ito); what is in none of these is an error of the suite
 COLOURS = {
-    "caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9", "silent": "#E69F00", "right numbers": "#F0E442",
+    "caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9",
+    "wrong numbers": "#E69F00", "right numbers": "#F0E442",
 }  # fmt: skip
 BAD = "#D55E00"
 MEANS = (
@@ -41,23 +42,21 @@ LEFT_OUT = (
 def figure(report: Any) -> Figure:
     """Draw the report of lesson 15: a row for each test, a column for each run.
 
-    Its table `tests` has test, run, good, how, said and seconds. Raises ValueError for a report without it.
+    Its table `tests` has test, run, good, how, numbers, said and seconds. Raises ValueError for a report without it.
     """
-    found = table(report, "tests", ["test", "run", "good", "how", "said", "seconds"])
+    found = table(report, "tests", ["test", "run", "good", "how", "numbers", "said", "seconds"])
     sheet = Sheet()
     if found.empty:
         return empty_figure(sheet, "No test was run", report.label)
     names, runs = list(dict.fromkeys(found["test"])), list(dict.fromkeys(found["run"]))
     good = found.groupby("test")["good"].all()
-    alone = found[found["run"] == "fault alone"]["how"]
+    alone = found[found["run"] == "fault alone"]
     said = f"{int(good.sum())} of {len(good)} tests end as they have to in all of their runs"
     if good.all():
-        silent, waits = sum(alone == "silent"), sum(alone == "waits")
-        said = f"Of {len(good)} faults without their defence {silent} are silent, {waits} wait"
-        if "numbers" in found:
-            wrong = sum(found[found["run"] == "fault alone"]["numbers"] == "wrong numbers")
-            ends = f"{wrong} with wrong numbers, {silent - wrong} with right ones"
-            said = f"Of {len(good)} faults alone {waits} wait, {silent} are silent: {ends}"
+        waits = sum(alone["how"] == "waits")
+        wrong, right = (sum(alone["numbers"] == f"{kind} numbers") for kind in ("wrong", "right"))
+        said = f"Of {len(good)} faults alone {waits} wait, {wrong + right} are silent: "
+        said += f"{wrong} with wrong numbers, {right} with right ones"
     sheet.title(said, MEANS)
     shares = SHARES if len(runs) == len(SHARES) else (1 / len(runs),) * len(runs)
     wide = [(sheet.width - LEFT - 0.15) * share for share in shares]
@@ -65,7 +64,7 @@ def figure(report: Any) -> Figure:
     cells = [(names.index(r["test"]), runs.index(r["run"]), r) for r in found.to_dict("records")]
     texts = {(i, k): _texts(str(r["said"]), wide[k] - CHIP - 0.2) for i, k, r in cells}
     most = [max(len(text) for (j, _), text in texts.items() if i == j) for i in range(len(names))]
-    chips = [max(2 + bool(r.get("numbers")) for j, _, r in cells if i == j) for i in range(len(names))]
+    chips = [max(2 + bool(r["numbers"]) for j, _, r in cells if i == j) for i in range(len(names))]
     tall = [LINE * max(of) + 0.07 for of in zip(chips, most, strict=True)]
     tops = [sum(tall[:i]) for i in range(len(names) + 1)]
     ax = sheet.axes(LEFT, lefts[-1], tops[-1], top=sheet.top + 0.26)
@@ -88,9 +87,7 @@ def figure(report: Any) -> Figure:
 
 
 def _cell(ax: Axes, left: float, top: float, tall: float, row: dict[str, Any], text: list[str]) -> None:
-    colour = (
-        COLOURS.get(row.get("numbers") or row["how"], COLOURS.get(row["how"], BAD)) if row["good"] else BAD
-    )
+    colour = COLOURS.get(row["numbers"] or row["how"], BAD) if row["good"] else BAD
     ax.add_patch(Rectangle((left + 0.04, top + 0.03), CHIP, tall - 0.06, facecolor=colour, linewidth=0))
     middle = {"va": "center", "fontsize": style.SMALL}
     words = f"{_how(row, chr(10))}\n{row['seconds']:.1f} s"
@@ -101,7 +98,7 @@ def _cell(ax: Axes, left: float, top: float, tall: float, row: dict[str, Any], t
 
 def _how(row: dict[str, Any], between: str) -> str:
     """How a run ended, and of a silent one whether its numbers are right."""
-    return between.join(filter(None, (row["how"], row.get("numbers"))))
+    return between.join(filter(None, (row["how"], row["numbers"])))
 
 
 def _texts(said: str, room: float) -> list[str]:

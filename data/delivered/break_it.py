@@ -252,12 +252,13 @@ def smoke(job: Job, fault: bool, defended: bool) -> Any:
 
 
 def env(job: Job, fault: bool, defended: bool) -> Any:
-    """A setting is another one on the last rank, and with it the operation."""
-    os.environ["ATTENTION"] = "paged" if fault and job.last else "flash"
+    """A setting is another one on the last rank, and with it the backend that the program chooses."""
+    asked = os.environ["ATTENTION"] = "paged" if fault and job.last else "auto"
+    backend = asked.replace("auto", "flash")  # what the program chooses
     if defended:
-        alike("settings", {"ATTENTION": os.environ.get("ATTENTION"), "torch": torch.__version__})
+        alike("settings", {"ATTENTION": asked, "backend": backend, "torch": torch.__version__})
     x = torch.arange(4.0, device=job.device)
-    dist.all_reduce(x, dist.ReduceOp.MAX if os.environ["ATTENTION"] == "paged" else dist.ReduceOp.SUM)
+    dist.all_reduce(x, dist.ReduceOp.MAX if backend == "paged" else dist.ReduceOp.SUM)
     return x.tolist()
 
 
@@ -436,7 +437,8 @@ TESTS = {
         smoke, "the leader announces each call",
         lambda ends: all(e.how == "returned" for e in ends) and calls("noop", 4.0)([e.value for e in ends]),
         calls("infer", 6.0), waits=SHORT_S),
-    "env": Test(env, "settings are compared", raises("settings differ", "ATTENTION", "flash", "paged"), sums),
+    "env": Test(
+        env, "settings are compared", raises("settings differ", "ATTENTION", "backend", "flash", "paged"), sums),
     "compile-gate": Test(
         compile_gate, "fullgraph=True", raises("torch.compiler.disable"),
         lambda values: values == [{"graphs": 1, "breaks": 0, "right": True}] * len(values)),

@@ -79,14 +79,16 @@ class BySaving:
 
 
 def with_a_timeout(store, window, patience, on_silence):
-    """One thread; a store that does not answer raises."""
+    """One thread, which asks and then decides; a store that does not answer raises."""
 
     def watch():
         mine, last = store.clone(), {}
         mine.set_timeout(timedelta(seconds=window / 2))
         limits = {"heartbeat": window, "step": patience}
         changed = dict.fromkeys(limits, time.monotonic())
-        while all(time.monotonic() - changed[key] < limit for key, limit in limits.items()):
+        late = False
+        while not late:
+            time.sleep(window / 10)
             for key in limits:
                 try:
                     now = mine.get(key)
@@ -94,10 +96,34 @@ def with_a_timeout(store, window, patience, on_silence):
                     continue
                 if now != last.get(key):
                     last[key], changed[key] = now, time.monotonic()
-            time.sleep(window / 10)
+            late = any(time.monotonic() - changed[key] > limit for key, limit in limits.items())
         on_silence()
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def by_turns(store, window, patience, on_silence):
+    """Count turns of the watching thread in the place of seconds: while the worker stands still, none passes."""
+    turns = dict.fromkeys(("heartbeat", "step"), 0)
+    most = {"heartbeat": 10, "step": 10 * patience / window}
+
+    def listen():
+        last = {}
+        while True:
+            for key in most:
+                if (now := store.get(key)) != last.get(key):
+                    last[key], turns[key] = now, 0
+            time.sleep(window / 10)
+
+    def watch():
+        while all(turns[key] <= most[key] for key in most):
+            time.sleep(window / 10)
+            for key in most:
+                turns[key] += 1
+        on_silence()
+
+    for part in (listen, watch):
+        threading.Thread(target=part, daemon=True).start()
 
 
 def as_sets():
@@ -116,6 +142,6 @@ RIGHT = {
     "break_it.digest": (InIntegers,),
     "break_it.guards": (ByCounters, BySetting),
     "break_it.preflight": (BySaving, wrong.Preflight),
-    "break_it.watchdog": (with_a_timeout,),
+    "break_it.watchdog": (with_a_timeout, by_turns),
     "break_it.jobs": (as_sets, warmed_up, warmed_up_for_the_limit),
 }

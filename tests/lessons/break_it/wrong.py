@@ -206,7 +206,7 @@ class NobodyDied(Preflight):
         return all(end.how != "exited" for end in ends)
 
 
-def watching(limits, store, on_silence, two=True):
+def watching(limits, store, on_silence):
     changed, last = dict.fromkeys(limits, time.monotonic()), {}
 
     def listen():
@@ -237,6 +237,10 @@ def one_window(store, window, patience, on_silence):
     watching({"heartbeat": window, "step": window}, store, on_silence)
 
 
+def leader_only(store, window, patience, on_silence):
+    watching({"heartbeat": window, "step": patience}, store, on_silence)
+
+
 def one_thread(store, window, patience, on_silence):
     def watch():
         limits, last = {"heartbeat": window, "step": patience}, {}
@@ -262,7 +266,7 @@ def in_the_foreground(store, window, patience, on_silence):
 RIGHT_JOBS = {
     "A": ([1], "a call too few", "agree before a call is left out"),
     "B": ([1], "limit too short", "longer patience"),
-    "C": ([0], "header before body", "check the body before the header"),
+    "C": ([0], "half a message", "check the body before the header"),
 }
 
 
@@ -275,7 +279,7 @@ def a_wedge():
 
 
 def the_receiver():
-    return {**RIGHT_JOBS, "C": ([1], "header before body", "check the body before the header")}
+    return {**RIGHT_JOBS, "C": ([1], "half a message", "check the body before the header")}
 
 
 def announced():
@@ -323,6 +327,7 @@ WRONG = {
         step_only: "look whether `heartbeat` changes",
         one_window: "note the time of each key's last change",
         one_thread: "let one thread ask and another watch",
+        leader_only: "so your thread did not run",
         in_the_foreground: "starts a daemon thread and returns",
     },
     "break_it.jobs": {
