@@ -32,7 +32,7 @@ ODD = {  # graphs and breaks more on rank 0, and on the others
     "a graph on rank 0, and a break": ((1, 0), (0, 1)),
 }
 MOST = 10  # rounds
-HINT = "it is called as my_warmup(call, counted, plans, followed); plans is None on all ranks but 0; followed sends"
+HINT = "it is called as my_warmup(call, counted, plans, followed); plans is None on all ranks but 0: send them first"
 
 
 def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

@@ -257,7 +257,9 @@ def test_the_log_of_the_exercise_is_what_its_program_does(job, tmp_path):
     after, lines = started(job, tmp_path)
     assert (before == after) == (job != "A"), "only job A is wrong"
     shown = re.search(
-        rf"job {job}, first start\n(.*?)########.*?second start\n(.*?)\n\n", exercises.LOG.read_text(), re.S
+        rf"job {job}, first start\n(.*?)########.*?second start\n(.*?)(?:\n\n|\Z)",
+        exercises.LOG.read_text(),
+        re.S,
     )
     shown = [dict(re.findall(r"rank(\d)\] result: sum (\S+)", text)) for text in shown.groups()]
     assert [list(sums) for sums in shown] == 2 * [["0", "1"]]
