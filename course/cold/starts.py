@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.ranks.output import quiet_stderr
+from labkit.torch_compat import dynamo_reset
 
 __all__ = ["WIDTH", "batch", "leave", "made", "own_caches", "outcome"]
 
@@ -58,7 +59,7 @@ def leave(kind: Any, place: Path, *saves: Callable[[Any, Any, Path], None]) -> N
         if not dist.get_rank():
             (place / "artifacts").write_bytes(torch.compiler.save_cache_artifacts()[0])
             shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], place / "caches")
-        torch._dynamo.reset()
+        dynamo_reset()
         saves[dist.get_rank()](made(kind), batch(), place)
 
 
