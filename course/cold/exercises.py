@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ ODD = {  # graphs and breaks more on rank 0, and on the others
     "a graph": ((0, 0), (1, 0)),
     "a graph on rank 0, and a break": ((1, 0), (0, 1)),
 }
-HINT = "it is called as my_warmup(call, counted, plans); plans is None on all ranks but 0: send them first"
+MOST = 10  # rounds
+HINT = "it is called as my_warmup(call, counted, plans, followed); plans is None on all ranks but 0: send them first"
 
 
 def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
@@ -45,7 +46,7 @@ def judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 def _judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Run a warmup for services whose ranks compile alike, settle at different times, and differ in their counts."""
     for name, settles in SERVICES.items():
-        found = list(on_ranks(ranks, _warm, attempt, settles, BREAK, hint=HINT))
+        found = list(on_ranks(ranks, _warm, attempt, settles, BREAK, False, hint=HINT))
         _same_calls(found)
         calls, asked = found[0]["calls"], (max(settles) + 1) * len(KINDS)
         seen = f"{name}: {len(calls)} calls on each rank, compiled while serving: {[one['after'] for one in found]}"
@@ -72,9 +73,14 @@ def _judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
             raise Mistake(seen, "stop after the first round in which no rank has compiled")
         if raised:
             raise Mistake(seen, "at the end the counts are equal on all ranks")
+        if not all(one["through"] for one in found):
+            raise Mistake(
+                f"{name}: a rank calls plans that have not come by `followed`",
+                "requests come by `followed`: a warmup takes their path, so that the path is tried, too",
+            )
         say(seen)
     for name, more in ODD.items():
-        errors = [one["raised"] for one in on_ranks(ranks, _warm, attempt, (1, 1), more, hint=HINT)]
+        errors = [one["raised"] for one in on_ranks(ranks, _warm, attempt, (1, 1), more, False, hint=HINT)]
         if not all(errors):
             quiet = ", ".join(str(rank) for rank, said in enumerate(errors) if not said)
             raise Mistake(
@@ -84,6 +90,15 @@ def _judge_lockstep(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) 
                 else "at the end gather every rank's counts, and compare them, graphs and breaks each",
             )
         say(f"{name} more on rank 1: a RuntimeError on every rank")
+    found = list(on_ranks(ranks, _warm, attempt, (1, 1), BREAK, True, hint=HINT))
+    if any(one["endless"] for one in found) or not all(one["raised"] for one in found):
+        raise Mistake(
+            f"each call compiles: no RuntimeError on every rank after {MOST} rounds",
+            f"bound the rounds: a program that compiles in each would warm up for ever; at most {MOST}, then an error",
+        )
+    say(
+        f"each call compiles: a RuntimeError on every rank after {len(found[0]['calls']) // len(KINDS)} rounds"
+    )
 
 
 def _same_calls(found: list[dict[str, Any]]) -> None:
@@ -107,12 +122,23 @@ def _same_calls(found: list[dict[str, Any]]) -> None:
 
 
 def _warm(
-    attempt: Attempt, settles: tuple[int, int], more: tuple[tuple[int, int], tuple[int, int]]
+    attempt: Attempt,
+    settles: tuple[int, int],
+    more: tuple[tuple[int, int], tuple[int, int]],
+    always: bool,
 ) -> dict[str, Any]:
-    """Run the attempt, then the day's requests; `more`: the graphs and breaks that are counted besides."""
+    """Run the attempt, then the day's requests.
+
+    Args:
+        attempt: a warmup.
+        settles: the last round in which rank 0, and any other rank, compiles.
+        more: the graphs and breaks of rank 0, and of any other rank, that are counted besides.
+        always: whether each call counts as a compile, in each round.
+    """
     torch_compat.dynamo_reset()
-    rank, made, calls = dist.get_rank(), list[Any](), list[Any]()
+    rank, made, calls, came = dist.get_rank(), list[Any](), list[Any](), list[Any]()
     strange = raised = ""
+    endless = False
 
     def keep(graph: Any, inputs: Any) -> Any:
         made.append(graph)
@@ -127,22 +153,35 @@ def _warm(
         late = use >= settles[min(rank, 1)] and plan != KINDS[-1]  # one kind compiles once
         run(torch.ones(plan[0], 3), plan[1], 2 if late else 1)
 
+    def followed(plans: Iterable[Any] | None = None) -> Iterator[Any]:
+        waiting = iter([*(plans or ()), None])
+        while True:
+            box = [next(waiting) if rank == 0 else None]
+            dist.broadcast_object_list(box, src=0)
+            if box[0] is None:
+                return
+            came.append(box[0])
+            yield box[0]
+
     def call(plan: Any) -> None:
-        nonlocal strange
+        nonlocal strange, endless
         if plan not in KINDS:
             strange = repr(plan)[:60]
             raise ValueError(f"no such plan: {plan!r}")
+        if len(calls) == MOST * len(KINDS):
+            endless = True
+            raise ValueError("too many rounds")
         calls.append(plan)
         answer(plan, calls.count(plan))
 
     def counted() -> tuple[int, int]:
         graphs, breaks = more[min(rank, 1)] if made else (0, 0)
-        return len(made) + graphs, breaks
+        return len(made) + graphs + len(calls) * always, breaks
 
     try:
         with torch.no_grad():
             try:
-                attempt(call, counted, list(SEEN) if rank == 0 else None)
+                attempt(call, counted, list(SEEN) if rank == 0 else None, followed)
             except NotImplementedError:
                 raise
             except RuntimeError as error:
@@ -150,14 +189,15 @@ def _warm(
                     raise
                 raised = str(error)[:200] or "RuntimeError"
             except ValueError:
-                if not strange:
+                if not strange and not endless:
                     raise
             before = len(made)
-            for plan in () if strange or raised else SEEN:
+            for plan in () if strange or raised or endless else SEEN:
                 answer(plan, max(settles) + 1)
     finally:
         torch_compat.dynamo_reset()
-    return {"calls": calls, "after": len(made) - before, "strange": strange, "raised": raised}
+    said = {"strange": strange, "raised": raised, "endless": endless, "through": set(calls) <= set(came)}
+    return {"calls": calls, "after": len(made) - before, **said}
 
 
 def _of_torch(error: RuntimeError) -> bool:
@@ -173,10 +213,10 @@ lockstep = Exercise(
     "medium",
     15,
     (
-        "every rank calls rank 0's plans, each kind once in a round, in one order",
-        "rounds until no rank has compiled in one, and then none more",
+        "every rank calls rank 0's plans as they come by `followed`, each kind once in a round, in one order",
+        "rounds until no rank has compiled in one, and then none more, at most ten",
         "the requests that come afterwards compile nothing",
-        "counts that differ at the end are a RuntimeError on every rank",
+        "counts that differ at the end, or a tenth round that compiles, are a RuntimeError on every rank",
     ),
     judge_lockstep,
 )
@@ -186,13 +226,12 @@ lockstep = Exercise(
 
 LOG = files.ours("data/captured/cache_jobs.log")
 RIGHT = {
-    "A": ({0}, "another rank's code", "the rank in the key or folder"),
+    "A": ({0, 1}, "another rank's code", "the rank in the key or folder"),
     "B": (set[int](), "healthy", "nothing"),
     "C": (set[int](), "healthy", "nothing"),
     "D": ({1}, "an empty folder", "fill the folder first"),
     "E": ({0, 1}, "bypassed", "a custom operator"),
 }
-ALSO = {"A": ({0, 1},)}  # what rank 0 computes wrong, rank 1 gathers
 CAUSES = ("healthy", "another rank's code", "an empty folder", "bypassed", "other settings")
 CHANGES = (
     "nothing", "the rank in the key or folder", "fill the folder first", "a custom operator",
@@ -236,7 +275,7 @@ def cache_lines(log: str) -> list[str]:
 
 def judge_caches(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Each job's ranks, cause and change."""
-    judge_jobs(attempt, ranks, say, hint_by_cause(RIGHT, LOOK, ALSO), RIGHT, CAUSES, CHANGES, FORM)
+    judge_jobs(attempt, ranks, say, hint_by_cause(RIGHT, LOOK, {}), RIGHT, CAUSES, CHANGES, FORM)
 
 
 caches = Exercise(

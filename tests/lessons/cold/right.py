@@ -19,20 +19,17 @@ def with_both_wrong():
     }
 
 
-def by_a_sum(call, counted, plans):
-    """Each plan by a broadcast of its own, and the end by the sum of what was compiled."""
-    kinds = list(dict.fromkeys(plans)) if plans else []
-    size = torch.tensor(len(kinds))
-    dist.broadcast(size, 0)
-    box = kinds or [None] * int(size)
-    dist.broadcast_object_list(box, 0)
-    more = torch.ones(())
+def by_a_sum(call, counted, plans, followed):
+    """Each round by the path of requests, and the end by the sum of what was compiled."""
+    more, number = torch.ones(()), 0
     while more:
-        before = counted()
-        for plan in box:
+        before, number = counted(), number + 1
+        for plan in followed(sorted(set(plans)) if plans else None):
             call(plan)
         more = torch.tensor(float(counted() != before))
         dist.all_reduce(more)
+        if more and number == 10:
+            raise RuntimeError("ten rounds")
     counts = [None] * dist.get_world_size()
     dist.all_gather_object(counts, counted())
     if any(one != counts[0] for one in counts):
@@ -43,38 +40,38 @@ def in_other_letters():
     return {job: (numpy.array(on, dtype=int), f" {a.title()}", b) for job, (on, a, b) in JOBS.items()}
 
 
-def by_all_counts(call, counted, plans):
-    """The kinds as a tensor; the end where no rank's counts differ from those of the round before."""
-    kinds = torch.tensor([(rows, int(flag)) for rows, flag in sorted(set(plans or ()))])
-    size = torch.tensor(len(kinds))
-    dist.broadcast(size, 0)
-    kinds = kinds if plans else torch.zeros(int(size), 2, dtype=torch.int64)
-    dist.broadcast(kinds, 0)
+def by_all_counts(call, counted, plans, followed):
+    """All of the day's plans, the kinds of them once; the end where no rank's counts differ from the round before."""
+    kinds = dict.fromkeys(followed(plans))
     last, everyone = None, [None] * dist.get_world_size()
-    while last != everyone:
+    for _ in range(10):
         last = list(everyone)
-        for rows, flag in kinds.tolist():
-            call((rows, bool(flag)))
+        for plan in kinds:
+            call(plan)
         dist.all_gather_object(everyone, counted())
-    if len(set(everyone)) > 1:
+        if last == everyone:
+            break
+    if last != everyone or len(set(everyone)) > 1:
         raise RuntimeError(everyone)
 
 
-def rank_0_decides(call, counted, plans):
+def rank_0_decides(call, counted, plans, followed):
     """The counts go to rank 0, which sends what comes next, also the error."""
-    verdict = list(dict.fromkeys(plans)) if plans else None
+    kinds, verdict, number = list(followed(dict.fromkeys(plans or ()))), "", 0
     while True:
         box = [verdict]
         dist.broadcast_object_list(box, 0)
-        if not isinstance(box[0], list):
+        if box[0]:
             break
-        before = counted()
-        for plan in box[0]:
+        before, number = counted(), number + 1
+        for plan in kinds:
             call(plan)
         everyone = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
         dist.gather_object((counted() != before, counted()), everyone, 0)
         if everyone and not any(compiled for compiled, _ in everyone):
             verdict = RuntimeError("the counts differ") if len({one for _, one in everyone}) > 1 else "warm"
+        elif number == 10:
+            verdict = RuntimeError("still cold")
     if isinstance(box[0], RuntimeError):
         raise box[0]
 

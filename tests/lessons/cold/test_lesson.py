@@ -22,18 +22,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.torch_version import TorchVersion
 
-from course.cold import exercises
+from course.cold import exercises, starts
 from course.cold import figures as drawn
 from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, phases, segments
 from labkit import Ranks, contract, files, lessons
 from labkit.lessons import standalone
-from labkit.ranks.output import quiet_stderr
 from labkit.torch_compat import funcol
 
 LESSON = "12_cold_and_warm"
 NAMES = dict(functools=functools, os=os, re=re, shutil=shutil, statistics=statistics, sys=sys, time=time)
 NAMES |= dict(warnings=warnings, torch=torch, dist=dist, nn=nn, TorchVersion=TorchVersion, funcol=funcol)
-NAMES |= dict(quiet_stderr=quiet_stderr, phases=phases, RUN=RUN)
+NAMES |= dict(phases=phases, RUN=RUN, WIDTH=starts.WIDTH, batch=starts.batch, made=starts.made)
+NAMES |= dict(outcome=starts.outcome, own_caches=starts.own_caches)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def used(use, kinds, change, place):
 def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(
     space, tmp_path
 ):
-    fresh(space["leave"], space["Products"], tmp_path)
+    fresh(starts.leave, space["Products"], tmp_path, space["save_aot"], space["save_package"])
     kinds = list(space["KINDS"])[:3]
     changes = ["nothing", "shape", "code", "version string"]
     rows = []
@@ -214,7 +214,7 @@ def test_the_script_suspects_a_cache_for_a_difference_with_a_hit_and_for_nothing
 
 @pytest.mark.slow
 def test_hits_are_counted_and_builds_seen_whatever_the_counters_say(space, tmp_path):
-    fresh(space["leave"], space["Model"], tmp_path)
+    fresh(starts.leave, space["Model"], tmp_path, space["save_aot"], space["save_package"])
     found = {
         name: fresh(space["serve"], way, tmp_path, filled_from)[1]
         for name, (way, filled_from) in {"cold": (space["compiled"], ""), **space["KINDS"]}.items()
@@ -256,6 +256,14 @@ def test_the_log_of_the_exercise_is_what_its_program_does(job, tmp_path):
         shutil.rmtree(tmp_path / "cache1")
     after, lines = started(job, tmp_path)
     assert (before == after) == (job != "A"), "only job A is wrong"
+    shown = re.search(
+        rf"job {job}, first start\n(.*?)########.*?second start\n(.*?)(?:\n\n|\Z)",
+        exercises.LOG.read_text(),
+        re.S,
+    )
+    shown = [dict(re.findall(r"rank(\d)\] result: sum (\S+)", text)) for text in shown.groups()]
+    assert [list(sums) for sums in shown] == 2 * [["0", "1"]]
+    assert (shown[0] == shown[1]) == (job != "A")
     hits = {
         rank: [line for line in lines if line.startswith(f"[rank{rank}]") and " hit " in line]
         for rank in "01"

@@ -6,10 +6,8 @@ import torch
 import torch.distributed as dist
 
 
-def sent(plans):
-    box = [list(dict.fromkeys(plans)) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+def sent(plans, followed):
+    return list(followed(dict.fromkeys(plans) if dist.get_rank() == 0 else None))
 
 
 def rounds(call, counted, plans, compare=True):
@@ -23,58 +21,56 @@ def rounds(call, counted, plans, compare=True):
         raise RuntimeError("the counts differ")
 
 
-def its_own_plans(call, counted, plans):
+def its_own_plans(call, counted, plans, followed):
     rounds(call, counted, dict.fromkeys(plans))
 
 
-def one_round(call, counted, plans):
-    for plan in sent(plans):
+def one_round(call, counted, plans, followed):
+    for plan in sent(plans, followed):
         call(plan)
 
 
-def until_i_am_warm(call, counted, plans):
-    plans, before = sent(plans), None
+def until_i_am_warm(call, counted, plans, followed):
+    plans, before = sent(plans, followed), None
     while counted() != before:
         before = counted()
         for plan in plans:
             call(plan)
 
 
-def one_round_more(call, counted, plans):
-    plans = sent(plans)
+def one_round_more(call, counted, plans, followed):
+    plans = sent(plans, followed)
     rounds(call, counted, plans)
     for plan in plans:
         call(plan)
 
 
-def all_of_it(call, counted, plans):
-    box = [plans]
-    dist.broadcast_object_list(box, src=0)
-    rounds(call, counted, box[0])
+def all_of_it(call, counted, plans, followed):
+    rounds(call, counted, list(followed(plans)))
 
 
-def the_largest(call, counted, plans):
-    rounds(call, counted, [max(sent(plans))] * 5)
+def the_largest(call, counted, plans, followed):
+    rounds(call, counted, [max(sent(plans, followed))] * 5)
 
 
-def each_in_its_own_order(call, counted, plans):
-    rounds(call, counted, sorted(sent(plans), reverse=dist.get_rank() == 1))
+def each_in_its_own_order(call, counted, plans, followed):
+    rounds(call, counted, sorted(sent(plans, followed), reverse=dist.get_rank() == 1))
 
 
-def rows_alone(call, counted, plans):
-    rounds(call, counted, [rows for rows, _ in sent(plans)])
+def rows_alone(call, counted, plans, followed):
+    rounds(call, counted, [rows for rows, _ in sent(plans, followed)])
 
 
-def calls_nothing(call, counted, plans):
-    sent(plans)
+def calls_nothing(call, counted, plans, followed):
+    sent(plans, followed)
 
 
-def compares_nothing(call, counted, plans):
-    rounds(call, counted, sent(plans), compare=False)
+def compares_nothing(call, counted, plans, followed):
+    rounds(call, counted, sent(plans, followed), compare=False)
 
 
-def only_rank_0_raises(call, counted, plans):
-    rounds(call, counted, sent(plans), compare=dist.get_rank() == 0)
+def only_rank_0_raises(call, counted, plans, followed):
+    rounds(call, counted, sent(plans, followed), compare=dist.get_rank() == 0)
 
 
 def until_warm(call, counted, plans, of):
@@ -88,23 +84,23 @@ def until_warm(call, counted, plans, of):
     return [one for _, one in everyone]
 
 
-def breaks_alone(call, counted, plans):
-    if len(set(until_warm(call, counted, sent(plans), lambda counts: counts[1]))) > 1:
+def breaks_alone(call, counted, plans, followed):
+    if len(set(until_warm(call, counted, sent(plans, followed), lambda counts: counts[1]))) > 1:
         raise RuntimeError("the breaks differ")
 
 
-def their_sums(call, counted, plans):
-    if len(set(until_warm(call, counted, sent(plans), sum))) > 1:
+def their_sums(call, counted, plans, followed):
+    if len(set(until_warm(call, counted, sent(plans, followed), sum))) > 1:
         raise RuntimeError("the sums differ")
 
 
-def any_break(call, counted, plans):
-    if any(until_warm(call, counted, sent(plans), lambda counts: counts[1])):
+def any_break(call, counted, plans, followed):
+    if any(until_warm(call, counted, sent(plans, followed), lambda counts: counts[1])):
         raise RuntimeError("a break")
 
 
-def what_compiled_alone(call, counted, plans):
-    left = sent(plans)
+def what_compiled_alone(call, counted, plans, followed):
+    left = sent(plans, followed)
     while left:
         again = []
         for plan in left:
@@ -115,9 +111,9 @@ def what_compiled_alone(call, counted, plans):
         left = again
 
 
-def with_its_neighbour(call, counted, plans):
+def with_its_neighbour(call, counted, plans, followed):
     """Ranks 0 and 1 compare; a third has nobody to ask."""
-    plans, me, more = sent(plans), dist.get_rank(), True
+    plans, me, more, left = sent(plans, followed), dist.get_rank(), True, 10
 
     def both(number):
         mine, other = torch.tensor(number), torch.tensor(number)
@@ -125,14 +121,24 @@ def with_its_neighbour(call, counted, plans):
             dist.send(mine, 1 - me) if me == sender else dist.recv(other, 1 - me)
         return mine.tolist(), other.tolist()
 
-    while more:
-        before = counted()
+    while more and left:
+        before, left = counted(), left - 1
         for plan in plans:
             call(plan)
         more = any(both(int(counted() != before)))
     mine, other = both(counted())
-    if mine != other:
+    if more or mine != other:
         raise RuntimeError("the counts differ")
+
+
+def by_a_message_of_its_own(call, counted, plans, followed):
+    box = [list(dict.fromkeys(plans)) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    rounds(call, counted, box[0])
+
+
+def without_a_bound(call, counted, plans, followed):
+    rounds(call, counted, sent(plans, followed))
 
 
 LOCKSTEPS = {
@@ -152,6 +158,8 @@ LOCKSTEPS = {
     any_break: "counts are equal on all",
     what_compiled_alone: "each kind in each round",
     with_its_neighbour: "on any number",
+    by_a_message_of_its_own: "requests come by `followed`",
+    without_a_bound: "bound the rounds",
 }
 
 
@@ -181,7 +189,11 @@ def everybody_is_cold():
 
 
 def delete_it():
-    return {**JOBS, "A": ([0], "another rank's code", "delete the folder at each start")}
+    return {**JOBS, "A": ([0, 1], "another rank's code", "delete the folder at each start")}
+
+
+def who_loads_it():
+    return {**JOBS, "A": ([0], "another rank's code", "the rank in the key or folder")}
 
 
 def a_miss():
@@ -203,6 +215,7 @@ CACHES = {
     hits_are_right: "which does it load in the second",
     other_keys_are_other_settings: "what it wrote itself",
     everybody_is_cold: "on which ranks is it so",
+    who_loads_it: "on which ranks is it so",
     delete_it: "a change that does not touch it",
     a_miss: "why is the other one not",
 }
