@@ -27,7 +27,7 @@ class Answer:
         fact: the fact.
         answer: one of ANSWERS.
         measured: what was seen.
-        failed: of a no: the parts of the sentence that are not so.
+        failed: of a no: the parts of the sentence that are not true.
         missing: of 'cannot tell': what is missing; of an error: what went wrong.
         seen: what the probe saw, or {'error': ...}.
         counter: what was seen of the counterexample; {} where there is none.
@@ -44,8 +44,8 @@ class Answer:
     seconds: float = 0.0
 
     def said(self) -> str:
-        """What it has to say beside yes or no: the parts that are not so, what was measured, what is missing."""
-        failed = f"not so: {self.failed}" if self.failed and self.failed != self.measured else ""
+        """What it has to say beside yes or no: the parts that are not true, what was measured, what is missing."""
+        failed = f"not true: {self.failed}" if self.failed and self.failed != self.measured else ""
         return "; ".join(filter(None, [failed, self.measured, self.missing]))
 
     def __str__(self) -> str:

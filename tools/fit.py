@@ -144,7 +144,7 @@ def outputs(notebook: Any) -> list[str]:
 
 
 def stated(notebook: Any) -> list[str]:
-    """Minutes in the first cell that are not so: those to run are not those that executing took, those for the
+    """Minutes in the first cell that are not true: those to run are not those that executing took, those for the
     exercises are not what the exercises add up to.
 
     >>> import nbformat.v4 as v4

@@ -301,14 +301,14 @@ def judge_mutated(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
         )
     places = {n.name: i for i, n in enumerate(graph.nodes)}
     handed = [places[n.name] for n in graph.nodes if n.word in ("record_event", "wait_stream")]
-    behind = places[writes[-1].name] - max(handed, default=0)
-    if behind < 0:
+    late = places[writes[-1].name] - max(handed, default=0)
+    if late < 0:
         raise Mistake(
             "an event is recorded after the write of x",
             "nothing in the call needs the written x: record the event after what the side stream reads",
         )
     say(
-        f"it compiles; x holds {held} after the call, written {behind} nodes after what the side stream waits for; "
+        f"it compiles; x holds {held} after the call, written {late} nodes after what the side stream waits for; "
         "right numbers, whichever kernel is late"
     )
 

@@ -32,7 +32,7 @@ def stream_graph(graph: StreamGraph, title: str | None = None) -> Figure:
     """Draw a graph in its order: values as edges on the left, what the compiler added on the right.
 
     A filled box is a kernel, coloured by its stream; an outlined one is a stream operator. Edges run beside the boxes
-    and never behind one. Inputs, views, and what looks up a stream, are left out.
+    and never after one. Inputs, views, and what looks up a stream, are left out.
 
     Args:
         graph: of `capture`.

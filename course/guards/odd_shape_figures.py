@@ -37,10 +37,10 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
                 notes.append((drill, rank, KIND[span["kind"]], name, span["start"], span["end"]))
             over = max(span["end"] for span in one["spans"])
             ends.append((drill, rank, over, one["ended"].partition(":")[0]))
-    arranged = f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each compile after the first."
-    arranged += " Time: since call 1 began."
+    on_purpose = f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each compile after the first."
+    on_purpose += " Time: since call 1 began."
     tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
-    return timelines(*tables, label=label, title=_title(runs), arranged=arranged)
+    return timelines(*tables, label=label, title=_title(runs), on_purpose=on_purpose)
 
 
 class Attempts(InteractiveFigure):

@@ -49,7 +49,7 @@ def news(table: pd.DataFrame, facts: int, label: str) -> Figure:
         return empty_figure(sheet, f"None of {facts} facts differs between versions", label)
     sheet.title(
         f"{len(table)} of {facts} facts changed in some release from torch {versions[0]} to {versions[-1]}",
-        "What each version answers; behind the name is the word that follows from yes and no.",
+        "What each version answers; after the name stands the word that follows from yes and no.",
     )
     cells = [
         Cell(i, j, LOOKS[answer], answer)

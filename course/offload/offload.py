@@ -112,7 +112,7 @@ def trace(
 def step(graphs: OffloadGraphs, rates: Rates | None = None) -> Program:
     """Write a training step as a stream program in ms and MiB: kernels, copies, waits, every allocation and free.
 
-    Memory is given back behind the last node that uses it, as Inductor's code does. What an asynchronous copy reads or
+    Memory is given back after the last node that uses it, as Inductor's code does. What an asynchronous copy reads or
     writes stays until its wait. Weights, inputs and gradients count; optimizer states do not.
     """
     return _Step(graphs, rates or Rates()).program
@@ -165,7 +165,7 @@ def _traced(code: Code, shape: Any, ways: list[str], schedule: Any, rates: Rates
             model = code.code.Model(shape)
             x = torch.empty(shape.batch, shape.sequence, shape.width)
             torch.compile(model, backend=backend, fullgraph=True)(x).backward()
-        kept = [getattr(n, "name", "") for n in _output(forward[0])][1:]  # behind the loss
+        kept = [getattr(n, "name", "") for n in _output(forward[0])][1:]  # after the loss
         found[way] = OffloadGraphs(way, _nodes(forward[0]), _renamed(_nodes(backward[0])), tuple(kept))
     return found
 
@@ -230,7 +230,7 @@ def _flops(node: Any, text: str) -> int:
 
 
 class _Step:
-    """Writes the program: forward nodes, then backward nodes, each value freed behind its last use."""
+    """Writes the program: forward nodes, then backward nodes, each value freed after its last use."""
 
     def __init__(self, graphs: OffloadGraphs, rates: Rates) -> None:
         self.graphs, self.rates = graphs, rates

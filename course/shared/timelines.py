@@ -25,7 +25,7 @@ def timelines(
     ends: pd.DataFrame,
     label: str = "",
     title: str = "",
-    arranged: str = "",
+    on_purpose: str = "",
 ) -> Figure:
     """Draw what each rank did over time, a panel for each drill and a lane for each rank.
 
@@ -36,7 +36,7 @@ def timelines(
         ends: drill, rank, at (seconds), said (how this rank's part ended).
         label: The run label.
         title: The finding.
-        arranged: What is arranged in the drills, as a sentence below the title.
+        on_purpose: What is done on purpose in the drills, as a sentence below the title.
 
     Returns:
         The figure.
@@ -47,7 +47,7 @@ def timelines(
     notes, ends = need(notes, NOTES, "notes"), need(ends, ENDS, "ends")
     sheet = Sheet()
     hatched = "Hatched: not finished when the call ended." if notes["end"].isna().any() else ""
-    sheet.title(title, " ".join(filter(None, [hatched, arranged])))
+    sheet.title(title, " ".join(filter(None, [hatched, on_purpose])))
     used = [kind for kind in KINDS if kind in set(notes["kind"])]
     sheet.legend([(KINDS[kind][1], patch(KINDS[kind][0])) for kind in used])
     limit = max(ends["at"].max(), 0.1) * 1.02

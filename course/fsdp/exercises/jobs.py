@@ -10,17 +10,17 @@ from labkit.study.exercises import Attempt, Exercise
 
 __all__ = ["jobs"]
 
-CAUSES = ("no units", "micro-batches", "divided", "not divided", "no prefetch")
+CAUSES = ("no units", "microbatches", "divided", "not divided", "no prefetch")
 CHANGES = (
     "block.compile()",
-    "equal micro-batches",
+    "equal microbatches",
     "set_gradient_divide_factor(1.0)",
     "set_modules_to_forward_prefetch",
     "timeout",
 )
 RIGHT = {
     "A": ({0, 1}, "no units", "block.compile()"),
-    "B": ({1}, "micro-batches", "equal micro-batches"),
+    "B": ({1}, "microbatches", "equal microbatches"),
     "C": ({0, 1}, "divided", "set_gradient_divide_factor(1.0)"),
 }
 FORM = 'it returns a dict such as {"A": ([0, 1], "no prefetch", "timeout"), ...}: ranks, cause and change of each job'
@@ -31,7 +31,7 @@ RANKS = {
 }
 LOOK = {
     "A": "two blocks were to be units: which of them are gathered?",
-    "B": "each root gather begins a micro-batch: how many are there on each rank?",
+    "B": "each root gather begins a microbatch: how many are there on each rank?",
     "C": "half of the right gradient: did somebody divide who should not have?",
 }
 CHANGE = {

@@ -28,13 +28,13 @@ VERBS = {
     WRITE_AFTER_READ: "may write {0!r} while {1} still reads it",
     WRITE_AFTER_WRITE: "may write {0!r} before {1} has written it",
 }
-# the mistake behind a race, and what to do about it
+# the mistake that causes a race, and what to do about it
 CAUSES = {
-    "missing wait": "record an event behind the first op, and let the second one's stream wait for it",
-    "record too early": "an event stands for what is queued when it is recorded: record it behind the first op",
+    "missing wait": "record an event after the first op, and let the second one's stream wait for it",
+    "record too early": "an event stands for what is queued when it is recorded: record it after the first op",
     "never recorded": "a wait for an event that was never recorded is no wait: record it first",
     "wait before record": "a wait takes the latest record at the moment of the call: record first, then wait",
-    "re-recorded": "the wait took the earlier record, and a later one does not reach back: wait behind it",
+    "re-recorded": "the wait took the earlier record, and a later one does not reach back: wait after it",
     "wait too late": "a wait holds up what is issued after it: put it before the second op",
     "cross-stream free": (
         "the allocator knows one stream: record_stream, or let the owner wait for the other stream before the free"
@@ -93,7 +93,7 @@ class Accesses:
 
 
 class Explainer:
-    """Puts races of one program into words, with the mistake behind each.
+    """Puts races of one program into words, with the mistake that causes each.
 
     captured: for each wait the record that it took, None for a wait that did nothing.
     """

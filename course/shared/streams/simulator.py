@@ -8,7 +8,7 @@ R4  A wait takes the latest record at the moment of the call, holds up its strea
 R5  A synchronize stops the host, and so orders everything that is issued after it.
 R6  A free gives memory back at host time, to the pool of the stream that owns it. `record_stream` keeps it there until
     that stream has done what it has; a record on the side stream and a wait on the owner are the other way. What the
-    allocator found done orders all that is issued later, so behind a `record_stream` races depend on the durations.
+    allocator found done orders all that is issued later, so after a `record_stream` races depend on the durations.
 
 A wait can only take what was issued before it, so one pass over the ops in their order times all of them.
 """
@@ -128,7 +128,7 @@ class Simulation:
     def _put(
         self, index: int, stream: str, name: str, kind: str, duration: float = 0.0, after: Node | None = None
     ) -> Node:
-        """Put something behind what its stream holds so far, and behind `after`."""
+        """Put something after what its stream holds so far, and after `after`."""
         before = [node for node in (self._tails.get(stream), after) if node]
         start = max([self.now, *(node.end for node in before)])
         node = Node(index, name, kind, stream, start, start + duration, dict(self.known))

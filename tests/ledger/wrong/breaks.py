@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about graph breaks is not so."""
+"""Records in which a part of a fact about graph breaks is not true."""
 
 SAME = {"ratio": 1.0, "low": 0.9, "high": 1.1}
 FAST = {"ratio": 0.5, "low": 0.4, "high": 0.6}

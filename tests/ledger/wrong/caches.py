@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about caches and first calls is not so."""
+"""Records in which a part of a fact about caches and first calls is not true."""
 
 ELSEWHERE = {
     "in another process": {"right": [True, False]},

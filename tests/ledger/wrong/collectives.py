@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 NOT_ONE_PROCESS = {"is one process's": {"right": []}}
 OTHER = {"said": {"gather": ["x is deprecated. Please use y"], "scatter": ["x is deprecated. Please use y"]}}

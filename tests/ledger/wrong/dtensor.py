@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 NOT_EQUAL = {"same": False}
 WRONG = {

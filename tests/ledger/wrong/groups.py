@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about process groups is not so."""
+"""Records in which a part of a fact about process groups is not true."""
 
 COORDINATE = {
     "coordinate": [1, 2],

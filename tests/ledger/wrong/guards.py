@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about guards is not so."""
+"""Records in which a part of a fact about guards is not true."""
 
 KEPT = [1, 1, 1]
 

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about NCCL is not so."""
+"""Records in which a part of a fact about NCCL is not true."""
 
 ID = {
     "bytes": 128,

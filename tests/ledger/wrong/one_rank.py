@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 RANK = {"failed": "", "coordinate": True, "group": "an input", "starts": [0], "right": True}
 ALL = [RANK] * 4

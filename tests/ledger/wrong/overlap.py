@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 AT_ONCE = ["mm", "all_reduce", "wait", "mm", "mm", "mm"]
 LATER = ["mm", "all_reduce", "mm", "mm", "mm", "wait"]

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact about graphs, logs and numbers is not so."""
+"""Records in which a part of a fact about graphs, logs and numbers is not true."""
 
 DIFFER = {"a * b + c": 1822, "(a * b) * c + a": 0, "sin(a) * b": 0, "silu(a) * b": 0}
 

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 WAITS = {"profiling_name": "gloo:all_reduce", "input_sizes": [[8]], "state": "scheduled", "retired": False}
 

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 FUSED = [["stream1", "kernel", "cos sin"]]
 EARLY = [["default_stream", "wait_stream", "default_stream stream1"], ["stream1", "kernel", "cos"]]

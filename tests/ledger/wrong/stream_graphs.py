@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 FAILED = {"error": "it does not compile", "graphs": 0, "dynamo": [], "forward": [], "backward": []}
 FAILED |= {"ran": {}, "meta": []}

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 BOTH = {"ranks": [{"gave": [8.0, 32.0], "ended": ""}] * 2}
 RAISED = {"gave": None, "ended": "RuntimeError: x", "said": "x"}

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 RIGHT = {f"{place} {name}": ["right"] for place in ("first", "last") for name in ("up", "down", "norm")}
 TWICE = {name: ["2 x right"] for name in RIGHT}

@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 WRONG = {
     "tracing.in-place-in-one-graph": {

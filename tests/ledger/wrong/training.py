@@ -1,4 +1,4 @@
-"""Records in which a part of a fact is not so."""
+"""Records in which a part of a fact is not true."""
 
 EARLY = ["backward", "gradient 3", "allreduce", "gradient 2", "gradient 1", "gradient 0", "allreduce"]
 LATE = ["backward", "gradient 3", "gradient 2", "gradient 1", "gradient 0", "allreduce"]

@@ -63,7 +63,7 @@ def swaps(graph):
 def as_tuples():
     return {
         "A": ({1, 0}, "no units", "block.compile()"),
-        "B": (1, "micro-batches", "equal micro-batches"),
+        "B": (1, "microbatches", "equal microbatches"),
         "C": ((0, 1), "divided", "set_gradient_divide_factor(1.0)"),
     }
 

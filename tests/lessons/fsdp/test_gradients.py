@@ -192,7 +192,7 @@ def _way(name: str) -> tuple[dict[str, int], float]:
     step = program.step_of
     if name.startswith("two"):
         whole = name.endswith("whole")
-        step = partial(program.two_micro_batches, one_sync=whole, stays_whole=whole)
+        step = partial(program.two_microbatches, one_sync=whole, stays_whole=whole)
     build = {"hsdp": program.hsdp, "bfloat16": program.bfloat16}
     build["checkpointed"] = lambda model: program.units(program.checkpointed(model))
     dtype = torch.bfloat16 if name == "bfloat16" else torch.float32
@@ -209,7 +209,7 @@ def _way(name: str) -> tuple[dict[str, int], float]:
 @pytest.mark.parametrize(
     ("name", "gathers", "scatters", "most"),
     [
-        ("two micro-batches", 14, 8, 1e-5),
+        ("two microbatches", 14, 8, 1e-5),
         ("two, stays whole", 10, 4, 1e-5),
         ("checkpointed", 7, 4, 1e-5),
         ("bfloat16", 7, 4, 0.03),  # 2 ** -8 is the precision of one number

@@ -309,11 +309,11 @@ def only_rank_0():
 
 
 def swapped_ranks():
-    return _jobs(B=([0], "micro-batches", "equal micro-batches"))
+    return _jobs(B=([0], "microbatches", "equal microbatches"))
 
 
 def more_time():
-    return _jobs(B=([1], "micro-batches", "timeout"))
+    return _jobs(B=([1], "microbatches", "timeout"))
 
 
 def not_divided():
@@ -327,7 +327,7 @@ def prefetches():
 def _jobs(**wrong):
     right = {
         "A": ([0, 1], "no units", "block.compile()"),
-        "B": ([1], "micro-batches", "equal micro-batches"),
+        "B": ([1], "microbatches", "equal microbatches"),
         "C": ([0, 1], "divided", "set_gradient_divide_factor(1.0)"),
     }
     return right | wrong

@@ -137,7 +137,7 @@ REPAIR = {
     y_on_the_side: "belongs on the side stream",
     into_norm_without_a_wait: "let the second one's stream wait for it",
     asks_the_event: "look at the op that it names",
-    as_given: "record it behind the first op",
+    as_given: "record it after the first op",
     record_moved: "the allocator knows one stream",
     owner_waits: "a stream waits that need not",
     host_waits: "a synchronize blocks the host",
