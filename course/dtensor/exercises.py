@@ -93,7 +93,8 @@ def _finding(found: dict[str, Any]) -> str:
     if not found["value"]:
         return "the output is not that of one process"
     wrong, total = found["wrong"], len(found["kinds"])
-    return f"{len(wrong)} of {total} gradients are wrong: {', '.join(wrong[:4])}" if wrong else "right"
+    named = ", ".join([*wrong[:4], *(["..."] if len(wrong) > 4 else [])])
+    return f"{len(wrong)} of {total} gradients are wrong: {named}" if wrong else "right"
 
 
 def _cut(name: str) -> int | None:
@@ -349,11 +350,10 @@ def judge_reports(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) ->
     hints = {job: hint for job in JOBS if (hint := _report_hint(job, *_parts(job, answer[job])))}
     if hints:
         wrong = ", ".join(f"job {job}" for job in hints)
-        raise Mistake(
-            f"not right yet: {wrong}", "; ".join(f"job {job}: {hint}" for job, hint in hints.items())
-        )
+        raise Mistake(wrong, "; ".join(f"job {job}: {hint}" for job, hint in hints.items()))
     for job, (on, place_of, operator) in JOBS.items():
         say(f"job {job}: ranks {sorted(on)}, {place_of}, {operator}")
+    say("all jobs")
 
 
 def _parts(job: str, given: Any) -> tuple[set[int], str, str]:

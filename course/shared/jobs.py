@@ -30,7 +30,7 @@ def judge_jobs(
     Args:
         attempt: returns {job: (ranks, cause, change)}.
         ranks: where it runs, on rank 0 alone.
-        say: told each job's answer if all are right.
+        say: told each job's answer, and then that these are all, if all are right.
         hint_of: given job, ranks, cause and change, the hint for what is wrong there; empty if nothing is.
         jobs: the names of the jobs.
         causes, changes: the words that may be used.
@@ -48,10 +48,11 @@ def judge_jobs(
     wrong = {job: hint for job, part in parts.items() if (hint := hint_of(job, *part))}
     if wrong:
         hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
-        raise Mistake(f"not right yet: {', '.join(f'job {job}' for job in wrong)}", hints)
+        raise Mistake(", ".join(f"job {job}" for job in wrong), hints)
     for job, (on, cause, change) in parts.items():
         named = " and ".join(f"rank {rank}" for rank in sorted(on)) or "no rank"
         say(f"job {job}: {named}, {cause}, {change}")
+    say("all jobs")
 
 
 def _parts(

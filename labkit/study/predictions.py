@@ -119,6 +119,7 @@ class Prediction:
         typed.continuous_update, typed.layout.width = False, "160px"
         typed.observe(answered, "value")
         unit, said = ipywidgets.HTML(html.escape(self.unit)), ipywidgets.HTML(html.escape(str(self)))
+        said.layout.margin = "2px 2px 2px 16px"  # apart from the unit, which it would else continue
         layout = {"flex_flow": "row wrap", "align_items": "center"}
         return ipywidgets.HBox([asked, typed, unit, said], layout=layout)
 
