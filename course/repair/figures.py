@@ -53,7 +53,8 @@ def progress(report: Any, title: str | None = None) -> Figure:
     speed = sheet.axes(NAMES, wide, height, top=top)
     broken = sheet.axes(left, sheet.width - NOTE - left, height, top=top)
     most = float(stages["breaks"].max()) or 1.0
-    rightmost = float(rates["high"].max())  # the numbers in a column, where the dotted line crosses none
+    rightmost = float(rates["high"].max())
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # the dotted line crosses no number
     for y, name in enumerate(rows):
         if name in rates.index:
             low, middle, high = (float(rates.loc[name, part]) for part in ("low", "middle", "high"))
@@ -62,8 +63,9 @@ def progress(report: Any, title: str | None = None) -> Figure:
             speed.hlines(y, low, high, color=colour, linewidth=4.5, alpha=0.3)
             speed.plot(middle, y, "s" if name == BASELINE else "o", color=colour, markersize=6)
             speed.annotate(
-                f"{middle:.3g}", (rightmost, y), (6, 0), textcoords="offset points", va="center", fontsize=8.5
-            )
+                f"{middle:.3g}", (high, y), (6, 0), textcoords="offset points", va="center", fontsize=8.5,
+                bbox=ground,
+            )  # fmt: skip
             sheet.say(f"{name} {middle:.3g} frames per second ({low:.3g}-{high:.3g})")
     for y, row in enumerate(stages.to_dict("records"), len(rows) - len(names)):
         broken.barh(y, row["breaks"], 0.5, color=SLOW, linewidth=0)

@@ -11,4 +11,8 @@ def in_small_letters():
     return {job: (list(ranks), *map(str.lower, rest)) for job, (ranks, *rest) in exercises.RIGHT.items()}
 
 
-RIGHT = {"repair.profiles": (as_sets, in_small_letters)}
+def both_ranks_of_a_slow_link():
+    return {**exercises.RIGHT, "C": ([0, 1], *exercises.RIGHT["C"][1:])}
+
+
+RIGHT = {"repair.profiles": (as_sets, in_small_letters, both_ranks_of_a_slow_link)}

@@ -27,6 +27,14 @@ def one_of_two():
     return answer("C", [0], "work on one rank", "do it seldom, or on no rank")
 
 
+def both_work():
+    return answer("C", [0, 1], "work on both ranks", "compile the layers")
+
+
+def buckets_on_a_link():
+    return answer("C", [], "slow link", "bucket the all-reduces")
+
+
 def a_mask():
     return answer("C", [True, True], "work on both ranks", "do it seldom, or on no rank")
 
@@ -39,5 +47,7 @@ WRONG = {
         compiled: "in no operator of a layer",
         a_mask: "a list of 0 and 1",
         one_of_two: "do the ranks differ in CPU time?",
+        both_work: "where no rank is late",
+        buckets_on_a_link: "needs the sum of the one before",
     },
 }
