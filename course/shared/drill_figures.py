@@ -16,6 +16,7 @@ __all__ = ["figure"]
 LOOKS: dict[str, tuple[str, str]] = {
     "caught": ("#009E73", "caught"),
     "right": ("#DDDDDD", "right"),
+    "timeout": ("#CC79A7", "timeout"),
     "ended": ("#56B4E9", "ended by timeout"),
     "error": ("#F0E442", "other error"),
     "crash": ("#E69F00", "crash"),
@@ -26,6 +27,7 @@ LOOKS: dict[str, tuple[str, str]] = {
 # what those words mean that do not say it themselves; a figure's legend explains the ones that stand in it
 MEANS = {
     "caught": "an error that names the difference, or a rank that has not come",
+    "timeout": "an error that names the rank that has not come, and no difference",
     "ended": "the operation is named, and not the rank that it waits for",
     "error": "ends with an error that is none of the defence's",
     "warned": "ends with other numbers and a warning",

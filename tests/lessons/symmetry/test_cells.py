@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import os
 import re
+import subprocess
+import sys
+import tempfile
 from datetime import timedelta
 
 import lesson_cells
@@ -15,7 +19,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor
 import torch.distributed as dist
-from torch._inductor.utils import run_and_get_code
+from torch.profiler import ExecutionTraceObserver
 
 import labkit
 from course.shared.outcomes import judge
@@ -26,7 +30,16 @@ from labkit.torch_compat import funcol
 
 LESSON = "08_rank_symmetry"
 NAMES = dict(os=os, re=re, contextlib=contextlib, timedelta=timedelta, pd=pd, torch=torch, inductor=inductor)
-NAMES |= dict(dist=dist, run_and_get_code=run_and_get_code, labkit=labkit, judge=judge, contract=contract)
+NAMES |= dict(
+    dist=dist,
+    json=json,
+    tempfile=tempfile,
+    ExecutionTraceObserver=ExecutionTraceObserver,
+    QUIET={},
+    labkit=labkit,
+    judge=judge,
+    contract=contract,
+)
 NAMES |= dict(funcol=funcol, RankError=RankError, reveal=lambda *answer: "")
 
 
@@ -35,7 +48,7 @@ def test_a_break_on_one_rank_ends_the_job_wherever_a_pass_changes_the_calls():
     """Lesson 08: harmless without the pass, right without the break, SIGABRT with both; so does a default pass."""
     with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
         space = lesson_cells.run(
-            LESSON, "gathers", "planned", "four", "passes", "passes-run", ranks=two, **NAMES
+            LESSON, "gathers", "planned", "planned-run", "four", "passes", "passes-run", ranks=two, **NAMES
         )
     space["fake"].close()
     runs = space["runs"]
@@ -67,9 +80,9 @@ def report() -> Report:
     def keep(*arguments, **more):
         made.append(Report(*arguments, **more))
 
-    drills = ["shape", "size", "inputs", "order", "count", "backend", "break"]
+    drills = ["shape", "inputs", "order", "count", "op", "break", "merge", "grads"]
     with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
-        space = functions("four", "detail", "matrix-step", ranks=two, Report=keep, DRILLS=drills)
+        space = functions("planned", "four", "detail", "matrix-step", ranks=two, Report=keep, DRILLS=drills)
         lesson_cells.run(LESSON, "matrix", **space)
     return made[0]
 
@@ -80,14 +93,16 @@ def test_each_part_notices_its_own_drills_and_lets_others_through(report):
     caught = {part: set(found.index[found[part] == "caught"]) for part in found.columns}
     assert caught == {
         "none": set(),
-        "parity": {"backend"},
-        "plan": {"shape", "size", "order", "count"},
-        "digests": {"shape", "size", "inputs"},
+        "parity": {"op", "grads"},
+        "plan": {"shape", "order", "count"},
+        "traced": {"shape", "count", "merge"},
+        "digests": {"shape", "inputs"},
         "health": {"break"},
-        "DETAIL": {"shape", "size", "count"},
+        "DETAIL": {"shape"},
     }
     alone = found["none"].to_dict()
-    assert alone.pop("size") == "crash" and alone.pop("count") == "hung" and alone.pop("break") == "right"
+    assert alone.pop("count") == alone.pop("merge") == "hung" and alone.pop("break") == "right"
+    assert found.loc["count", "DETAIL"] == found.loc["merge", "DETAIL"] == "timeout"
     assert set(alone.values()) == {"wrong"}
     assert found.loc["count", "parity"] == "hung", "a defence that does not fit changes nothing"
 
@@ -96,7 +111,7 @@ def test_each_part_notices_its_own_drills_and_lets_others_through(report):
 def test_what_was_said_names_both_values_and_the_report_is_drawn_after_saving(report, tmp_path):
     loaded = Report.load(report.save(tmp_path))
     said = loaded.tables["outcomes"].set_index(["drill", "defence"])["said"]
-    assert "rank 0 flash, rank 1 paged" in said["backend", "parity"]
+    assert "rank 0 SUM, rank 1 MAX" in said["op", "parity"]
     assert "rank 0 2, rank 1 1" in said["count", "plan"] and "rank 0 in all_reduce" in said["count", "none"]
     assert "Ranks 1 failed to pass monitoredBarrier" in said["count", "DETAIL"]
     assert "first other break: rank 0 none, rank 1" in said["break", "health"]
@@ -193,3 +208,33 @@ def test_the_rule_finds_settings_and_a_break_that_leaves_the_number_of_graphs_al
     assert all("paged" in said for said in ranks.run(_checked, space, None, {1: "paged"}).values())
     said = set(ranks.run(_checked, space, 1, {}).values())
     assert len(said) == 1 and "'breaks'" in (line := said.pop()) and "'graphs'" not in line
+
+
+@pytest.mark.slow
+def test_a_block_with_one_shape_is_wrong_in_silence_and_the_rule_under_torchrun_names_each_difference(
+    tmp_path,
+):
+    """Lesson 08, sections 3 and 9: rank 0 ends four wrong steps; the script of the lesson says where ranks differ."""
+    with labkit.Ranks(2, device="cpu", backend="gloo", stall=1.5, quiet=True) as two:
+        cells = "gathers", "planned", "planned-run", "four", "passes", "block", "steps"
+        space = lesson_cells.run(LESSON, *cells, ranks=two, **NAMES)
+    space["fake"].close()
+    assert len(space["wrong"]) == 4 and space["ended"] == "hung"
+    script = tmp_path / "rule.py"
+    with script.open("w") as file:
+        subprocess.run([sys.executable, "-m", "labkit", "program", "08"], stdout=file, check=True)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([*launch, script], capture_output=True, text=True, timeout=400, env=env)
+    said = dict(line.split(": ", 1) for line in ran.stdout.splitlines())
+    assert said["two_gathers"] == said["settings"] == "alike", ran.stderr
+    differ = {name: set(re.findall(r"'([^']+)': \[", line)) for name, line in said.items() if line != "alike"}
+    assert differ == {
+        "two_gathers, break on rank 1": {"call 1", "call 2"},
+        "same_gather, gradients on rank 0": {"call 2", "call 3"},
+        "parallel_block, break on rank 1": {"call 6"},
+        "settings, Dynamo's of rank 1": {"dynamo.optimize_ddp"},
+        "settings, options on rank 1": {"options"},
+        "gradients on rank 0": {"requires_grad"},
+        "warmup, break on rank 1": {"breaks"},
+    }
