@@ -19,7 +19,7 @@ SMALLER = {
     "05": "BLOCKS=2 ROUNDS=8",
     "06": "ROUNDS=8",
     "08": "DRILLS=order,break",
-    "09": "ROUNDS=1",
+    "09": "ROUNDS=1 FORWARDS=8",
     "10b": "ROUNDS=8",
     "11": "ROUNDS=8 OWN_MS=0,1 MESH_MS=0 MISTAKES=divisor,stays_away",
     "12": "LAYERS=1 REQUESTS=8",
