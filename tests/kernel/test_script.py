@@ -72,3 +72,15 @@ def test_the_script_of_lesson_04_counts_what_the_lesson_counts_and_look_sees_its
     page = (tmp_path / "page" / "index.html").read_text()
     assert "(RowParallelLinear.forward)" in page and "function disabled" in page
     assert list(cells("04_graph_break_cliff", MAIN))
+
+
+@pytest.mark.slow
+def test_the_script_of_lesson_09_raises_on_every_rank_where_the_ranks_compile_unequally(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "versions.py").write_text(script("09_guards_and_shapes"))
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*TORCHRUN, "versions.py", "odd"], capture_output=True, text=True, timeout=300, cwd=tmp_path, env=env
+    )
+    assert done.returncode and done.stderr.count("RuntimeError: compiles by rank: [4, 8]") == 2

@@ -19,14 +19,14 @@ SMALLER = {
     "05": "BLOCKS=2 ROUNDS=8",
     "06": "ROUNDS=8",
     "08": "DRILLS=order,break",
-    "09": "ROUNDS=1",
+    "09": "ROUNDS=1 FORWARDS=8",
     "10b": "ROUNDS=8",
     "11": "ROUNDS=8 OWN_MS=0,1 MESH_MS=0 MISTAKES=divisor,stays_away",
     "12": "LAYERS=1 REQUESTS=8",
     "13": "ROUNDS=2 BLOCKS=1 CAPS=1",
     "14": "BLOCKS=2 LAYERS=2 ROUNDS=2",
     "16": "ROUNDS=8 STARTS=2",
-    "17": "ONLY=aot_compile",
+    "17": "ONLY=aot_compile STARTS=1",
     "18": "ROUNDS=8 STEP_ROUNDS=8",
 }
 # and what no parameter makes smaller: the trials of the ledger have tests of their own, and so has what 08 and 09 count
