@@ -57,7 +57,9 @@ def leave(kind: Any, place: Path, *saves: Callable[[Any, Any, Path], None]) -> N
     with torch.no_grad(), quiet_stderr():
         torch.compile(made(kind))(batch()) + 0  # on every rank: a model may have collectives
         if not dist.get_rank():
-            (place / "artifacts").write_bytes(torch.compiler.save_cache_artifacts()[0])
+            saved = torch.compiler.save_cache_artifacts()
+            assert saved, "nothing was compiled, or no cache was written"
+            (place / "artifacts").write_bytes(saved[0])
             shutil.copytree(os.environ["TORCHINDUCTOR_CACHE_DIR"], place / "caches")
         dynamo_reset()
         saves[dist.get_rank()](made(kind), batch(), place)
