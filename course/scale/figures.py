@@ -168,18 +168,20 @@ def _panels(half: int | None, measured: int) -> str:
 
 
 def _first(found: pd.DataFrame) -> str:
-    """Under which policy the largest world is ready first.
+    """Under which policy the largest world is ready first; under none where the bands overlap.
 
-    >>> rows = pd.DataFrame([("one", 8, 2.0), ("all", 8, 3.0)], columns=["policy", "ranks", "ready s"])
+    >>> rows = pd.DataFrame([("one", 8, 1.9, 2.0, 2.1), ("all", 8, 2.8, 3.0, 3.2)])
+    >>> rows.columns = ["policy", "ranks", "p10", "ready s", "p90"]
     >>> _first(rows)
     'The last of 8 ranks is ready soonest under the policy "one"'
-    >>> _first(rows.assign(**{"ready s": 2.0}))
-    'The last of 8 ranks is ready after 2 s'
+    >>> _first(rows.assign(p90=2.9))
+    'The last of 8 ranks is ready after 2 to 3 s, and no policy is clearly sooner'
     """
-    rows = found[found["ranks"] == found["ranks"].max()]
-    ranks, least = _ranks(rows["ranks"].max()), rows["ready s"].min()
-    first = rows.loc[rows["ready s"] == least, "policy"]
-    if len(first) == len(rows):
-        return f"The last of {ranks} is ready after {least:.3g} s"
-    names = " or ".join(f'"{one}"' for one in sorted(first))
-    return f"The last of {ranks} is ready soonest under the policy {names}"
+    rows = found[found["ranks"] == found["ranks"].max()].sort_values("ready s")
+    ranks, first = _ranks(rows["ranks"].max()), rows.iloc[0]
+    if len(rows) == 1:
+        return f"The last of {ranks} is ready after {first['ready s']:.3g} s"
+    if first["p90"] < rows["p10"].iloc[1:].min():
+        return f'The last of {ranks} is ready soonest under the policy "{first["policy"]}"'
+    span = f"{first['ready s']:.3g} to {rows['ready s'].iloc[-1]:.3g} s"
+    return f"The last of {ranks} is ready after {span}, and no policy is clearly sooner"

@@ -78,13 +78,16 @@ def test_each_policy_is_a_line_and_a_sentence_beside_the_slowest_measured_compil
 
 
 def test_the_title_of_the_starts_says_which_policy_is_ready_first():
-    def title(*seconds):
+    def title(*seconds, spread=0.0):
         found = pd.DataFrame({"policy": ["one", "all"], "ranks": 8, "ready s": seconds})
-        return scale.starts(found.assign(p10=found["ready s"], p90=found["ready s"]), "simulated").summary
+        band = {"p10": found["ready s"] - spread, "p90": found["ready s"] + spread}
+        return scale.starts(found.assign(**band), "simulated").summary
 
     assert title(2.0, 3.0).startswith('The last of 8 ranks is ready soonest under the policy "one". ')
     assert title(3.0, 2.0).startswith('The last of 8 ranks is ready soonest under the policy "all". ')
-    assert title(2.0, 2.0).startswith("The last of 8 ranks is ready after 2 s. ")
+    assert title(3.0, 2.0, spread=0.6).startswith(
+        "The last of 8 ranks is ready after 2 to 3 s, and no policy is clearly sooner. "
+    )
 
 
 def test_a_missing_column_is_named():
