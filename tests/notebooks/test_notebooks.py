@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tomllib
 
 import nbformat
 import pytest
@@ -74,6 +75,11 @@ def test_the_lesson_runs_top_to_bottom(path, tmp_path):
     found = execution.execute(folder / path.name, values, tmp_path)
     assert not found.failed, found.failed
     assert all((tmp_path / f"{report.name}.json").exists() for report in found.reports)
+    listed = tomllib.loads(files.ours("data/experiments.toml").read_text())["experiment"]
+    named = {one["report"] for one in listed if one["lesson"] == path.stem and "report" in one}
+    assert named <= {report.name for report in found.reports}, (
+        "data/experiments.toml names a report that is not kept"
+    )
     done = nbformat.read(tmp_path / path.name, as_version=4)
     assert all(c.execution_count for c in done.cells if c.cell_type == "code" and c.source.strip())
     for stub, asked in itertools.pairwise(done.cells):
