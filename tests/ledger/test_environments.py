@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from labkit import cli, environments
+from ledger import versions
 
 
 @pytest.fixture
@@ -17,8 +18,10 @@ def nothing_to_get(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
 
-def test_uv_says_why_it_cannot(nothing_to_get, capsys):
-    assert cli.main(["ledger", "--torch", "2.15"]) == 2
+def test_uv_says_why_it_cannot(nothing_to_get, tmp_path, monkeypatch, capsys):
+    # without pip nothing reads the fixture, and uv may get it: then one fact, and not into the checkout
+    monkeypatch.setattr(versions, "home", lambda: tmp_path)
+    assert cli.main(["ledger", "--torch", "2.15", "--only", "groups.init-waits-for-all"]) == 2
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "uv cannot get" in line]
     start = "uv cannot get torch 2.15.0 from where pip is configured to look: "
     before, words = said.split(start)
