@@ -34,7 +34,6 @@ SMALLER = {
 FEWER = {
     "08": {
         "for program, settings, training in PASSES:": "for program, settings, training in PASSES[-2:]:",
-        "stall=10)": "stall=3)",
     },
     "09": {
         'for compiler in ("eager", "inductor")': 'for compiler in ("eager",)',
