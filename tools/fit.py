@@ -22,6 +22,7 @@ __all__ = [
     "alt_text",
     "code_cells",
     "headings",
+    "links",
     "numbers",
     "outputs",
     "prose",
@@ -65,6 +66,7 @@ _UNITS = {
     ),
     *("%", "×", "times", "percent", "KB", "MB", "GB", "KiB", "MiB", "GiB"),
 }
+_LINK = re.compile(r"\]\((?!#|[a-z]+://)([^)#\s]+)")
 _NUMBER = re.compile(r"(?<![\w.\-/[(#])(\d[\d,]*(?:\.\d+)?)(\s?)(%|×|[A-Za-zµ]+)?")
 _SOURCED = re.compile(r"\b(sources?|Runs?|slides?|posts?|papers?|documents?|issues?|RFC|topic|default)\b")
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -126,6 +128,23 @@ def headings(notebook: Any) -> list[str]:
             found.append(f"cell {i}: heading {text!r} is of level {level} {under}")
         above = level
     return found if above else ["it has no title: the first cell begins with `# `"]
+
+
+def links(notebook: Any, folder: Path) -> list[str]:
+    """Links in Markdown to a file that is not there, or to a page of docs/, which the book does not hold.
+
+    >>> import nbformat.v4 as v4
+    >>> links(v4.new_notebook(cells=[v4.new_markdown_cell("[a](../docs/nccl.md)")]), ROOT / "notebooks")
+    ["cell 1: a link to '../docs/nccl.md', which the book does not hold: name it as `docs/nccl.md`"]
+    """
+    found = []
+    for i, cell in enumerate(notebook.cells, 1):
+        for to in _LINK.findall(cell.source) if cell.cell_type == "markdown" else ():
+            if to.startswith("../docs/"):
+                found.append(f"cell {i}: a link to {to!r}, which the book does not hold: name it as `{to[3:]}`")
+            elif not (folder / to).is_file():
+                found.append(f"cell {i}: a link to {to!r}, and there is no such file")
+    return found
 
 
 def outputs(notebook: Any) -> list[str]:

@@ -122,12 +122,12 @@ def problems(path: str | os.PathLike[str]) -> list[str]:
     """Why the notebook at `path` is not fit to commit, a line each; empty when it is.
 
     Looked for: outputs older than the code, no outputs at all, cells that were not run, whatever `fit.outputs`,
-    `fit.headings`, `fit.stated`, `fit.prose` and `fit.numbers` find, and a file of more than `fit.MOST_BYTES`.
+    `fit.headings`, `fit.links`, `fit.stated`, `fit.prose` and `fit.numbers` find, and a file of more than `fit.MOST_BYTES`.
     """
     path = Path(path)
     notebook = _read(path)
     found = fit.outputs(notebook) + fit.headings(notebook) + fit.stated(notebook) + fit.size(path)
-    found += fit.prose(notebook) + fit.numbers(notebook)
+    found += fit.links(notebook, path.parent) + fit.prose(notebook) + fit.numbers(notebook)
     if not is_fresh(path):
         return ["its outputs are older than its code: `make notebooks` executes it", *found]
     if missing := [key for key in ("torch", "hardware", "date") if not notebook.metadata["labkit"].get(key)]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from labkit import files, hardware
+from labkit import files, hardware, places
 from labkit.report import AS_DATA, MIME, Report
 
 __all__ = ["Done", "execute", "kernel"]
@@ -142,7 +142,7 @@ def _reports(cell: Any, done: Done) -> Iterator[Report]:
     for output in cell.get("outputs", ()):
         text = output.get("data", {}).get(MIME)
         if text is not None:
-            body = json.loads(text)
+            body = _named(json.loads(text))
             body["provenance"] = {
                 **hardware.describe(),
                 "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -151,6 +151,15 @@ def _reports(cell: Any, done: Done) -> Iterator[Report]:
                 **body.get("provenance", {}),
             }
             yield Report.from_json(json.dumps(body))
+
+
+def _named(value: Any) -> Any:
+    """What a report holds, with each file of code by its short name: the text of an error holds full paths."""
+    if isinstance(value, str):
+        return places.rewrite(value)
+    if isinstance(value, list):
+        return [_named(one) for one in value]
+    return {key: _named(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def _line(traceback: list[str]) -> str:

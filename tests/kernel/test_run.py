@@ -32,7 +32,8 @@ import pandas as pd
 from labkit import Report
 
 table = pd.DataFrame({name: range(ROWS) for name in NAMES}, index=pd.Index(range(ROWS), name="row"))
-Report("demo", "A demonstration", "gloo · cpu", {"main": table}, ["a is faster than b"])
+failed = [f"ValueError at {pd.__path__[0]}/core/frame.py:7"]
+Report("demo", "A demonstration", "gloo · cpu", {"main": table}, ["a is faster than b"], notes=failed)
 """
 RECORDED = "Report('old', 'Old', 'recorded on a machine, 2026-01-01', {'main': table})"
 HOME = "import os\nprint(os.environ['LABKIT_HOME'])"
@@ -59,6 +60,7 @@ def test_reports_are_kept_as_data_with_the_parameters_that_made_them(tmp_path: P
     saved = Report.load(tmp_path / "out" / "demo.json")
     assert saved.frame.to_dict("list") == {"row": [0, 1, 2], "c": [0, 1, 2]}
     assert saved.verdicts == live.verdicts == ["a is faster than b"]
+    assert saved.notes == ["ValueError at pandas/core/frame.py:7"]  # no path of the machine that made it
     facts = saved.provenance
     assert (facts["ROWS"], facts["NAMES"], facts["lesson"]) == (3, ["c"], "99_demo")
     assert {"torch", "hardware", "date", "commit"} <= facts.keys()
