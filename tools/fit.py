@@ -141,7 +141,9 @@ def links(notebook: Any, folder: Path) -> list[str]:
     for i, cell in enumerate(notebook.cells, 1):
         for to in _LINK.findall(cell.source) if cell.cell_type == "markdown" else ():
             if to.startswith("../docs/"):
-                found.append(f"cell {i}: a link to {to!r}, which the book does not hold: name it as `{to[3:]}`")
+                found.append(
+                    f"cell {i}: a link to {to!r}, which the book does not hold: name it as `{to[3:]}`"
+                )
             elif not (folder / to).is_file():
                 found.append(f"cell {i}: a link to {to!r}, and there is no such file")
     return found

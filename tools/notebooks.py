@@ -122,7 +122,8 @@ def problems(path: str | os.PathLike[str]) -> list[str]:
     """Why the notebook at `path` is not fit to commit, a line each; empty when it is.
 
     Looked for: outputs older than the code, no outputs at all, cells that were not run, whatever `fit.outputs`,
-    `fit.headings`, `fit.links`, `fit.stated`, `fit.prose` and `fit.numbers` find, and a file of more than `fit.MOST_BYTES`.
+    `fit.headings`, `fit.links`, `fit.stated`, `fit.prose` and `fit.numbers` find, and a file of more than
+    `fit.MOST_BYTES`.
     """
     path = Path(path)
     notebook = _read(path)
