@@ -151,11 +151,13 @@ class Report:
     __str__ = __repr__ = text
 
     def _repr_html_(self) -> str:
+        table = _flat(self.frame).to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}")
         parts = [
             # not a heading: it would stand out of order between the headings of a lesson
             f"<p style='margin-bottom:2px'><b>{html.escape(self.title)}</b></p>",
             f"<div style='opacity:.7;margin-bottom:6px'>{html.escape(self.label)}</div>",
-            _flat(self.frame).to_html(index=False, border=0, float_format=lambda v: f"{v:.4g}"),
+            # a wide table scrolls by itself: without this JupyterLab cuts its columns off
+            f"<div style='overflow-x:auto'>{table}</div>",
         ]
         for entries in (self.verdicts, self.notes):
             if entries:

@@ -221,7 +221,7 @@ def judge_code(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> No
         if why not in CAUSES or then not in CHANGES:
             raise Mistake(
                 f"{letter}: {why!r}, {then!r}",
-                f"a cause is one of {', '.join(CAUSES)}; a change one of {', '.join(CHANGES)}",
+                f"a cause is one of {', '.join(map(repr, CAUSES))}; a change one of {', '.join(map(repr, CHANGES))}",
             )
         if why != cause:
             wrong.append(f"{letter}: the cause")

@@ -366,7 +366,9 @@ def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
         raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of some of 0, 1, 2, 3")
     for word, known in ((where, PLACES), (operator, OPERATORS)):
         if word not in known:
-            raise Mistake(f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(known)}")
+            raise Mistake(
+                f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(map(repr, known))}"
+            )
     return on, where, operator
 
 

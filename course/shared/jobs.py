@@ -83,7 +83,7 @@ def _word(job: str, given: Any, words: Collection[str]) -> str:
     for word in words:
         if isinstance(given, str) and " ".join(given.split()).casefold() == word.casefold():
             return word
-    raise Mistake(f"job {job}: {given!r} is not a word of the list", f"one of {', '.join(words)}")
+    raise Mistake(f"job {job}: {given!r} is not a word of the list", f"one of {', '.join(map(repr, words))}")
 
 
 def hint_in_order(

@@ -313,7 +313,7 @@ def judge_traces(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> 
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise Mistake(f"{letter}: {pair!r:.60}", form)
         if pair[0] not in CAUSES or pair[1] not in CHANGES:
-            words = f"causes are {', '.join(CAUSES)}; changes are {', '.join(CHANGES)}"
+            words = f"causes are {', '.join(map(repr, CAUSES))}; changes are {', '.join(map(repr, CHANGES))}"
             raise Mistake(f"{letter}: {pair!r:.60} has a word that is not listed", words)
         if pair[0] != cause:
             raise Mistake(f"{letter}: the trace does not show {pair[0]!r}", f"trace {letter}: {look}")

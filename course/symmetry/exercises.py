@@ -108,7 +108,7 @@ def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
     except (TypeError, ValueError, AttributeError):
         raise Mistake(f"{job}: {str(given)[:80]}", FORM) from None
     if cause not in CAUSES:
-        raise Mistake(f"{job}: {cause!r} is not a word of the list", f"one of {', '.join(CAUSES)}")
+        raise Mistake(f"{job}: {cause!r} is not a word of the list", f"one of {', '.join(map(repr, CAUSES))}")
     return number, (first.lstrip("%"), second.lstrip("%")), cause
 
 

@@ -74,7 +74,8 @@ def inductor_settings() -> dict[str, Any]:
             "torch._inductor.config.aten_distributed_optimizations.enable_overlap_scheduling"
         ),
         "aten_distributed_optimizations.enable_low_contention_collectives": find(
-            "torch._inductor.config.aten_distributed_optimizations.enable_low_contention_collectives"
+            "torch._inductor.config.aten_distributed_optimizations.enable_low_contention_collectives",
+            since="2.13",
         ),
         "_micro_pipeline_tp": find("torch._inductor.config._micro_pipeline_tp"),
         "reorder_for_compute_comm_overlap": find("torch._inductor.config.reorder_for_compute_comm_overlap"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from processes import left
 
-from labkit import cli
+from labkit import cli, torch_compat
 from labkit.look import decisions, outcomes, perturbed_page
 from labkit.look.conditions import shorter
 from labkit.look.decisions import Decision, parting
@@ -44,7 +44,7 @@ def perturb(tmp_path, monkeypatch, capsys):
     return run
 
 
-SHARED_GROUP = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+SHARED_GROUP = torch_compat.within(torch.__version__, until="2.14")
 FAULTS = {
     "hash-seed": (["graph", "numbers"], "graph: Dynamo's graph of hash_seed"),
     # since 2.15 the exchange has a process group of its own, and nothing to be compared with there

@@ -199,7 +199,7 @@ CODE = {
     nothing_reused: "memory of a value that another stream still reads",
     every_reuse_races: "does reuse come before it",
     all_in_order: "the line of its wait_event",
-    other_words: "a cause is one of",
+    other_words: "a cause is one of '",
     other_buffer: "name the buffer that is read",
     names_a_buffer: "nothing is out of order in it",
     other_change: "ask what in the source leads to this code",

@@ -426,6 +426,6 @@ WRONG = {
         _the_same_bucket: "a change that does not touch it",
         _late_too: "compare all lines of one rank with those of job A",
         _graphs_cost: "messages of what sizes are there",
-        _a_word: "one of one bucket, one graph",
+        _a_word: "one of 'one bucket', 'one graph'",
     },
 }

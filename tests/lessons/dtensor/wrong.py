@@ -266,7 +266,7 @@ JOBS = {
     f_in_b: "would make split weights wrong",
     tp_in_c: "not share",
     all_ranks_in_c: "which of them are not 1",
-    another_word: "one of 0.attention",
+    another_word: "one of '0.attention'",
 }
 
 WRONG = {

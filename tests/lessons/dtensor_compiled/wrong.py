@@ -137,7 +137,7 @@ JOBS = {
     said(C=([0, 1], "open Partial", "dynamic=False")): "every new number of tokens compiles",
     said(C=([0, 1], "open Partial", "recompile_limit")): "that allows more compiles",
     said(C=([0, 1], "open Partial", "pad the rows")): "the remedy of another one",
-    said(A=([0, 1], "f", F_BACKWARD)): "one of no f, no g",
+    said(A=([0, 1], "f", F_BACKWARD)): "one of 'no f', 'no g'",
     lambda: [1, 0]: "ranks, cause and change of each job",
 }
 

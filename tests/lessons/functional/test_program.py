@@ -15,10 +15,9 @@ from lessons.functional import wrong
 from course.functional import exercises
 from course.functional.exercises.jobs import wrong_ranks
 from course.functional.logs import LOGS
-from labkit import lessons
+from labkit import lessons, torch_compat
 
 LESSON = "02_inplace_vs_functional"
-release = tuple(int(part) for part in torch.__version__.split(".")[:2])
 functional = lessons.program("functional")
 
 
@@ -78,7 +77,9 @@ def test_gradients_by_collective_on_three_ranks(three):
         assert found[name] | compiled == found[name], name
         assert found[name]["in place, eager"] != "right", name
     assert found["broadcast"]["functional, eager"] == "wrong"
-    has_average, has_maximum = (release >= least for least in ((2, 14), (2, 15)))
+    has_average, has_maximum = (
+        torch_compat.within(torch.__version__, since=least) for least in ("2.14", "2.15")
+    )
     for name, has in (("all_reduce, avg", has_average), ("all_reduce, max", has_maximum)):
         assert (found[name]["functional, eager"] == "right") is has, name
 

@@ -279,7 +279,7 @@ JOBS = {
     barrier: "not what stands in a graph",
     one_graph: "has one graph already",
     other_cure: "the cure of another one",
-    in_prose: "one of order, wait",
+    in_prose: "one of 'order', 'wait'",
     two_jobs: "ranks, cause and change of each job",
 }
 

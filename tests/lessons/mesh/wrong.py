@@ -167,6 +167,6 @@ WRONG = {
         sampler_is_right: "which ranks have to have the same input",
         half_of_the_loss: "compare each number in the graph",
         waits_longer: "a change that does not touch it",
-        an_own_word: "one of another group in the graph",
+        an_own_word: "one of 'another group in the graph'",
     },
 }

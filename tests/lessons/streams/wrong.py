@@ -184,7 +184,7 @@ def a_graph_for_all():
 
 TRACES = {
     a_list: "with the letters A to C",
-    a_word_of_its_own: "causes are room, launches",
+    a_word_of_its_own: "causes are 'room', 'launches'",
     all_are_full: "trace A: compare when",
     the_copy_is_hidden: "trace B: look for the longest",
     pinned_blocks_the_host: "trace C: which of the two streams",

@@ -91,7 +91,7 @@ OUTPUTS = {
     ranks_swapped: "rank 0's stands first",
     gradients_everywhere: "how long is its input",
     merged_by_bucketing: "compare the lines AOT ID",
-    an_own_word: "one of a graph break",
+    an_own_word: "one of 'a graph break'",
     numbers_only: "None where the calls are alike",
 }
 

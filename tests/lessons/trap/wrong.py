@@ -302,7 +302,7 @@ REPORTS = {
     said(C=([0, 1], "form", "g")): "the losses agree",
     said(C=([0, 1], "gradient", "functional")): "twice as much, in both modes",
     said(C=([0, 1], "gradient", "gate")): "what makes the two modes differ",
-    said(A=([1], "slow", "gate")): "one of type, form",
+    said(A=([1], "slow", "gate")): "one of 'type', 'form'",
     lambda: [1, 0]: "ranks, cause and change of each job",
 }
 
