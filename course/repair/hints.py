@@ -22,9 +22,15 @@ HINTS: dict[str, tuple[str, str, str]] = {
         "Take the `if` out of `warm_up`. Both shards encode the prompt, so both have to compile the encoder.",
     ),
     "alike": (
-        "The graphs differ in one operator. Compare the code of a graph on the two shards.",
+        "One operator of a block's graph differs. With `def show(graph, inputs): print(graph.code); return graph`"
+        " `pair.run(replay, Settings(backend=show), PROMPTS)` prints the graphs of both shards.",
         "It is the activation, and the program reads it from the file of the host.",
         "Write the same `activation` in both lines of `HOSTS`, and compare settings at start-up from now on.",
+    ),
+    "numbers": (
+        "It fails together with `alike`: one shard computes another function. Ask for the hints of `alike`.",
+        "Both shards have the right weights. One reads another setting from the file of its host.",
+        "Write the same `activation` in both lines of `HOSTS`.",
     ),
     "steady 1": (
         "Read the guards that failed: which of them name a size?",

@@ -128,8 +128,8 @@ def factorial(ranks: Ranks, factors: Mapping[str, Sequence[str]], rounds: int) -
 def merge(reports: Sequence[Report]) -> Report:
     """Put the reports of several stages into one, in this order, with the last one's label and notes.
 
-    Each was timed against eager in rounds of its own: verdicts compare within these, and the rounds of eager of all
-    reports stand together in `samples`. Where a name of a stage comes again it gets a number, such as 'log 2'.
+    Each was timed against eager in rounds of its own, and is compared with eager in these alone: rounds of different
+    reports get different numbers in `samples`. Where a name of a stage comes again it gets a number, such as 'log 2'.
 
     Raises:
         ValueError: there are none.

@@ -345,4 +345,4 @@ def shown(found: Sequence[Cause], most: int) -> list[str]:
         first, *rest = cause.lines()
         lines += [f"{number}. {first}", *(f"   {line}" for line in rest)]
     more = len(found) - most
-    return [*lines, f"   and {more} more on the page"] if more > 0 else lines
+    return [*lines, f"   and {more} more"] if more > 0 else lines

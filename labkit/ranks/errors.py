@@ -8,7 +8,7 @@ import re
 import signal
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -142,7 +142,11 @@ class Outcome:
         if not self.collectives:
             return "" if self.sends else f"{who} has called no collective."
         last = self.collectives[-SHOWN:]
-        lines = [f"    {c.number}  {c.describe()}{'' if c.ended else '  (not finished)'}" for c in last]
+        several = len({c.group for c in last}) > 1  # each group counts from 1
+        lines = []
+        for c in last:
+            among = f", among ranks {_in_words(c.ranks)}" if several and c.ranks else ""
+            lines.append(f"    {c.number}  {c.describe()}{among}{'' if c.ended else '  (not finished)'}")
         return "\n".join([f"last collectives of {who}:", *lines])
 
 
@@ -212,8 +216,12 @@ def name_all(ranks: Sequence[int]) -> str:
     first, *others = ranks
     if not others:
         return f"rank {first}"
+    return f"rank {first} (and rank{'s' * (len(others) > 1)} {_in_words(others)})"
+
+
+def _in_words(ranks: Iterable[int]) -> str:
     runs: list[list[int]] = []
-    for rank in sorted(others):
+    for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:
@@ -221,8 +229,7 @@ def name_all(ranks: Sequence[int]) -> str:
     words: list[str] = []
     for run in runs:
         words += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
-    listed = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-    return f"rank {first} (and rank{'s' * (len(others) > 1)} {listed})"
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def how_it_ended(code: int | None) -> str:

@@ -43,6 +43,23 @@ def call(op: str, number: int, between_two: bool = False) -> Collective:
     return Collective("0", number, op, ((4,),), ("float32",), "", True, between_two)
 
 
+def test_the_last_collectives_say_their_ranks_where_they_are_of_several_groups():
+    def last(*groups):
+        calls = [
+            Collective(name, 1, "all_reduce", ((4,),), ("float32",), "", True, ranks=those)
+            for name, those in groups
+        ]
+        return Outcome(1, "unfinished", collectives=calls).describe_collectives().splitlines()[1:]
+
+    shards, world = ("1", (1, 2)), ("0", (0, 1, 2))
+    assert last(world, world) == ["    1  all_reduce (4,) float32"] * 2
+    assert last(shards, world) == [
+        "    1  all_reduce (4,) float32, among ranks 1 and 2",
+        "    1  all_reduce (4,) float32, among ranks 0 to 2",
+    ]
+    assert last(("1", ()), world)[0] == "    1  all_reduce (4,) float32", "members that are not known"
+
+
 def test_messages_are_no_difference_between_ranks():
     sends, receives = call("send 0->1", 1, True), call("recv 1<-0", 1, True)
     same = call("all_reduce", 1)
