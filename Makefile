@@ -66,7 +66,7 @@ gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to 
 	$(PY) -m tools.gpu
 
 # mypy runs beside the tests: it uses one core, and they wait now and then
-check: setup ## formatting, lint, types and the fast tests, in under two minutes
+check: setup ## formatting, lint, types and the fast tests: minutes
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy & types=$$!; \

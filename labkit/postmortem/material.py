@@ -89,7 +89,7 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
     if len(paths) > MOST_FILES:
         raise ValueError(f"more than {MOST_FILES} files: name the folders of one job")
     material, pids = Material(), {}  # type: tuple[Material, dict[str, int]]
-    total, done = sum(path.stat().st_size for path, _ in paths), 0
+    total, done = sum(_size(path) for path, _ in paths), 0
     for path, file in paths:
         progress(done, total, file)
         try:
@@ -102,7 +102,7 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
             )
         except OSError as error:
             material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
-        done += path.stat().st_size
+        done += _size(path)
     progress(total, total, "")
     _processes(material, pids)
     _fatal(material)
@@ -118,7 +118,7 @@ def found(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     folders = list(folders)
     for folder in folders:
         if folder.is_file():
-            yield folder, folder.name
+            yield folder, short(folder.name)
             continue
         if not folder.is_dir():
             raise ValueError(f"{folder} is no folder")
@@ -128,7 +128,15 @@ def found(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
             for name in sorted(names):
                 path = Path(root, name)
                 if path.is_file() and not path.is_symlink() and path.suffix not in LEFT_OUT:
-                    yield path, above + str(path.relative_to(folder))
+                    yield path, short(above + str(path.relative_to(folder)), 4096)
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 for a file that is gone, as those of a job that goes on may be."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callable[[int], None]) -> None:

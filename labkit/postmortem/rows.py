@@ -29,7 +29,7 @@ class Frame:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line} in {self.name}"
+        return short(f"{self.file.rpartition('/')[2]}:{self.line} in {self.name}")
 
 
 @dataclass(frozen=True, slots=True)

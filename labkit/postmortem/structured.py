@@ -83,16 +83,18 @@ class Trace:
             self.rows.append(Row(self.rank, kind, self.file, number, short(text), where, key, time, frames))
 
         if isinstance(named := record.get("str"), list) and len(named) == 2 and len(self.texts) < MOST_TEXTS:
-            self.texts[named[1]] = str(named[0])
+            self.texts[_whole(named[1])] = str(named[0])
         elif isinstance(start := record.get("dynamo_start"), dict):
             frames = self._frames(start.get("stack"))
             row("begin", "dynamo_start", own(frames) or (str(frames[0]) if frames else ""), frames=frames)
         elif isinstance(end := record.get("compilation_metrics"), dict):
             seconds, failed = end.get("entire_frame_compile_time_s"), end.get("fail_reason")
             said = (
-                f"compiled in {seconds:.1f} s" if isinstance(seconds, int | float) else "compilation_metrics"
+                f"compiled in {seconds:.1f} s"
+                if isinstance(seconds, int | float) and seconds < 1e9
+                else "compilation_metrics"
             )
-            row("end", said + (f", failed: {failed}" if failed else ""), str(end.get("co_name", "")))
+            row("end", said + (f", failed: {failed}" if failed else ""), short(str(end.get("co_name", ""))))
         elif "dynamo_output_graph" in record:
             row("graph", key, key=str(record.get("has_payload", "")))
         elif isinstance(artifact := record.get("artifact"), dict):
@@ -108,9 +110,18 @@ class Trace:
             return ()
         held = [f for f in stack if isinstance(f, dict)]
         return tuple(
-            Frame(self.texts.get(f.get("filename", -1), "?"), int(f.get("line", 0)), str(f.get("name", "")))
+            Frame(
+                self.texts.get(_whole(f.get("filename")), "?"),
+                max(_whole(f.get("line")), 0),
+                str(f.get("name", "")),
+            )
             for f in reversed(held)
         )
+
+
+def _whole(held: Any) -> int:
+    """A whole number of the trace, -1 for anything else."""
+    return held if isinstance(held, int) else -1
 
 
 def _of(row: Row, rank: int | None) -> Row:

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pickle
+import resource
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 from postmortem_files import dump, entry, told
 
 from labkit import cli, files
+from labkit.postmortem import material, page
 
 NCCL = files.ours("data/recorded/1x-nvidia-h100-80gb-hbm3-2026-11-26/dumps/torch-2.13.0")
 
@@ -79,13 +81,23 @@ def test_a_pickle_that_wants_to_run_code_runs_none(tmp_path, capsys):
         b'{"entries": [' + b"[" * 100_000,
         b'{"pg_config": {}, "entries": [{"process_group": 3}]}',
         b'{"pg_config": [], "entries": {"a": 1}}',
+        b'{"pg_config": {}, "entries": [{"process_group": ["0"], "profiling_name": "", "collective_seq_id": 1e999}]}',
+        pickle.dumps({"pg_config": {}, "entries": [dict(entry(10**5000), time_created_ns=1)]}),
+        b"\x80\x02}X\x09\x00\x00\x00pg_config}X\x01\x00\x00\x000}X\x05\x00\x00\x00ranks"
+        + b"]" * 100_000
+        + b"a" * 99_999
+        + b"sss.",
+        b'V1128 03:04:14.1 1 a.py:1] {"str": ["a", []]}\n',
+        b'V1128 03:04:14.1 1 a.py:1] {"compilation_metrics": {"entire_frame_compile_time_s": 1'
+        + b"0" * 400
+        + b"}}\n",
         b"",
         "ÿþ§ nichts\n".encode("utf-16"),
         b"[rank0]:" * 50_000,
         b"Traceback (most recent call last):\n" * 1000,
         b"x" * 300_000,
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_rubbish_ends_in_a_sentence(data, tmp_path, capsys):
     folder = tmp_path / "job"
@@ -125,6 +137,59 @@ def test_numbers_without_bounds_take_no_time_and_no_memory(tmp_path):
     )
     found, held = told(job)
     assert found.difference.seq == 10**18 and len(held.rows) < 200_000
+
+
+@pytest.mark.parametrize(
+    "place", ['"line": "x", "filename": []', '"line": 1e999, "filename": 1', '"line": null']
+)
+def test_an_odd_place_in_a_trace_leaves_the_compile_known(place, tmp_path):
+    start = f'{{"rank": 0, "dynamo_start": {{"stack": [{{{place}, "name": "f"}}]}}}}'
+    (tmp_path / "trace_0").write_text(f"V1128 03:04:14.1 1 a.py:1] {start}\n")
+    found, _ = told(tmp_path)
+    assert found.kind == "waiting" and "rank 0 is compiling" in found.head.text
+
+
+def test_a_pickle_that_asks_for_gigabytes_gets_none(tmp_path):
+    """Its one object is to be kept as number 2**27, in a table of 2 GiB."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "trace_0").write_bytes(b"\x80\x02]r\x00\x00\x00\x08.")
+    code = (
+        "import sys, resource; from labkit.cli import main; main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,"
+        " resource.getrlimit(resource.RLIMIT_AS) == eval(sys.stdin.read()))"
+    )
+    command = [sys.executable, "-c", code, "postmortem", str(job), "--out", str(tmp_path / "out")]
+    limits = repr(resource.getrlimit(resource.RLIMIT_AS))
+    done = subprocess.run(command, input=limits, capture_output=True, text=True, timeout=120)
+    megabytes, as_before = done.stdout.split()[-2:]
+    assert int(megabytes) < 500 and as_before == "True", done.stdout + done.stderr
+    _, held = told(job)
+    assert "more memory" in held.reads[0].note
+
+
+def test_a_text_of_a_record_cannot_write_to_the_terminal(tmp_path):
+    job = tmp_path / "job"
+    job.mkdir()
+    dump(job, 0, [entry(1, op="nccl:\x1b[2J\n" * 1000, group="\x1b]0;t\x07", done=False)], {})
+    dump(job, 1, [entry(1)], {})
+    (job / "\x1b[2J_2.txt").write_text(
+        '[rank2]: Traceback (most recent call last):\n[rank2]:   File "\x1b[2J.py", line 1, in f\n'
+        "[rank2]: ValueError: x\n"
+    )
+    said = page.summary(*told(job))
+    assert "\x1b" not in said and "\x07" not in said and max(map(len, said.splitlines())) < 2000
+
+
+def test_a_file_that_goes_while_it_is_read_is_said(tmp_path):
+    for rank in range(2):
+        dump(tmp_path, rank, [entry(1)], {"0": range(2)})
+
+    def progress(done, total, file):
+        (tmp_path / "nccl_trace_rank_1").unlink(missing_ok=True)
+
+    held = material.gather([tmp_path], progress)
+    assert held.reads[1].note == "cannot be read: No such file or directory"
 
 
 def test_a_request_that_cannot_be_met(tmp_path, capsys):
