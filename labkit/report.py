@@ -270,8 +270,12 @@ class Report:
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with its named index among the columns; numbers of rows are dropped."""
-    return table.reset_index() if any(name is not None for name in table.index.names) else table
+    """The table with its named index among the columns; numbers of rows are dropped, and a name of all columns.
+
+    The name of the columns, which a pivot leaves, would head an empty column of their page.
+    """
+    flat = table.reset_index() if any(name is not None for name in table.index.names) else table
+    return flat.rename_axis(columns=None) if flat.columns.nlevels == 1 else flat
 
 
 def _pack(column: pd.Series) -> Any:

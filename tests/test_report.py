@@ -166,3 +166,13 @@ def test_a_view_that_is_gone_is_named():
         ValueError, match="the view of report 'demo', labkit.views:nothing, is not there any more"
     ):
         gone.figure()
+
+
+def test_the_table_of_a_pivot_has_no_column_for_the_name_of_its_columns():
+    rows = pd.DataFrame(
+        {"drill": ["order", "merge"], "defence": ["plan", "traced"], "outcome": ["caught", "caught"]}
+    )
+    matrix = rows.pivot(index="drill", columns="defence", values="outcome")
+    for table in (matrix, matrix.reset_index()):
+        page = Report("one", "One", "gloo · cpu", {"matrix": table})._repr_html_()
+        assert re.findall("<th>(.*?)</th>", page) == ["drill", "plan", "traced"]

@@ -72,6 +72,8 @@ WHY = {
 def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """For each job the first call at which two programs of one graph differ, the nodes it comes from, and the cause."""
     (found,) = on_ranks(ranks, attempt, only=0, hint=FORM)
+    if isinstance(found, dict) and (missing := [job for job in JOBS if job not in found]):
+        raise Mistake(f"no answer for job {', '.join(missing)}", FORM)
     if not isinstance(found, dict) or set(found) != set(JOBS):
         raise Mistake(f"it returns {str(found)[:80]}", FORM)
     for job, right in JOBS.items():
@@ -89,7 +91,11 @@ def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
                 "count the calls of each rank from 1: which pair is the first unlike one?",
             )
         if nodes != right[1]:
-            hint = "the comment above a call has its node in brackets; rank 0's stands first in the answer"
+            hint = (
+                "these are the right nodes: rank 0's stands first in the answer"
+                if nodes == right[1][::-1]
+                else "the comment above a call has its node in brackets; a merged call has none: look up its inputs"
+            )
             raise Mistake(f"{job}: {nodes[0]} on rank 0, {nodes[1]} on rank 1", hint)
         if cause != right[2]:
             raise Mistake(f"{job}: {cause}", WHY[job])
@@ -97,7 +103,7 @@ def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
 
 
 def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
-    """A number, two nodes and a cause, however they are written; a node may have a `%`."""
+    """A number, two nodes and a cause, however they are written; a node may have a `%`, or the brackets of the log."""
     try:
         number, *nodes, cause = given
         number, words = (
@@ -109,7 +115,7 @@ def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
         raise Mistake(f"{job}: {str(given)[:80]}", FORM) from None
     if cause not in CAUSES:
         raise Mistake(f"{job}: {cause!r} is not a word of the list", f"one of {', '.join(map(repr, CAUSES))}")
-    return number, (first.lstrip("%"), second.lstrip("%")), cause
+    return number, (first.strip("[]% "), second.strip("[]% ")), cause
 
 
 dumps = Exercise(

@@ -68,7 +68,13 @@ def in_other_letters():
     return {job: of and (*of[:3], of[3].upper()) for job, of in answer.items()}
 
 
+def in_the_brackets_of_the_log():
+    return {
+        job: of and (of[0], f"[{of[1]}]", f"[{of[2]}]", of[3]) for job, of in by_reading_the_log().items()
+    }
+
+
 RIGHT = {
     "symmetry.dumps": [by_program, in_numpy],
-    "symmetry.compiled": [by_reading_the_log, in_other_letters],
+    "symmetry.compiled": [by_reading_the_log, in_other_letters, in_the_brackets_of_the_log],
 }

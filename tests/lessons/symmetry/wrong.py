@@ -75,6 +75,14 @@ def numbers_only():
     return {"A": 1, "B": 2, "C": None}
 
 
+def only_two_jobs():
+    return {job: CALLS[job] for job in "AB"}
+
+
+def the_name_of_the_call():
+    return {**CALLS, "A": (1, "all_gather_into_tensor", "all_reduce", "bucketing on one rank")}
+
+
 FINDINGS = {
     only_one_run: "whole numbers",
     a_rank_in_words: "whole numbers",
@@ -93,6 +101,8 @@ OUTPUTS = {
     merged_by_bucketing: "compare the lines AOT ID",
     an_own_word: "one of 'a graph break'",
     numbers_only: "None where the calls are alike",
+    only_two_jobs: "None where the calls are alike",
+    the_name_of_the_call: "a merged call has none",
 }
 
 
