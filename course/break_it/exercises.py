@@ -349,23 +349,23 @@ class _Leader:
 class _Store:
     """A worker's connection to a leader's store, with the methods of TCPStore that a watchdog needs."""
 
-    def __init__(self, leader: _Leader, timeout: float = 300.0) -> None:
-        self._leader, self._seconds = leader, timeout
+    def __init__(self, leader: _Leader) -> None:
+        self._leader = leader
 
     def clone(self) -> _Store:
-        return _Store(self._leader, self._seconds)
+        return _Store(self._leader)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._seconds = timeout.total_seconds()
+        """Accept a timeout, which a stopped leader does not keep."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._leader.kept, name)
 
         def call(*args: Any) -> Any:
             if self._leader.state == "stopped":
-                if self._leader.over.wait(self._seconds):
-                    raise SystemExit  # the check is over: ends the attempt's thread without a word
-                raise dist.DistStoreError("the store does not answer")
+                # no timeout of a TCPStore ends a call to a stopped server: after it the client waits for an answer
+                self._leader.over.wait()
+                raise SystemExit  # the check is over: ends the attempt's thread without a word
             self._leader.write()
             return method(*args)
 
@@ -385,8 +385,8 @@ _LEADERS: dict[str, tuple[str, tuple[float, float] | None, str]] = {
         "a heartbeat says that the process lives: look whether `step` changes within `patience`, too"),
     "stopped": (
         "is stopped", (0.5 * WINDOW_S, LATE_S),
-        "a stopped leader's store does not answer, so a call of it does not return: let one thread ask and another "
-        "watch the clock, or give the store a timeout"),
+        "a stopped leader's store does not answer, and no timeout ends a call of it: let one thread ask and another "
+        "watch the clock"),
     "still": (
         "works, and the worker stands still", None,
         "Python's lock was held for longer than `patience`, so your thread did not run, and the leader worked: after a "

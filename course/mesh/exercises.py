@@ -45,6 +45,10 @@ def _scatter(x: Any, group: Any) -> Any:
     return funcol.reduce_scatter_tensor(x, "sum", 0, group)
 
 
+def _exchange(x: Any, group: Any) -> Any:
+    return funcol.all_to_all_single(x, None, None, group)
+
+
 def _root(x: Any, group: Any) -> Any:
     return funcol.broadcast(x, 0, group)
 
@@ -77,6 +81,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "an all_gather": (_gather, OTHERS),
     "a reduce_scatter": (_scatter, OTHERS),
     "a broadcast": (_root, OTHERS),
+    "an all_to_all": (_exchange, OTHERS),
     "an all_reduce in a checkpoint": (
         _checkpointed,
         "a checkpointed part is a graph inside the graph: go through `graph.modules()`",
@@ -90,6 +95,7 @@ BEFORE = "refuse in the backend, or before you call the graph: what has run, has
 SAME = "a group with the same members is another one, too: compare names, not sizes or members"
 SECOND = "one node of the right group does not make the graph right: look at every node"
 LONGER = "compare whole names: '1' is a part of '11'"
+HASHED = "a name need not be a number: a group of `new_group(use_local_synchronization=True)` has a hash"
 OWN = "it is the group's own: let it pass, and return a function that computes it"
 
 
@@ -104,7 +110,8 @@ def judge_fence(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
             raise Mistake(f"rank {rank}: {finding}", hint)
     say(f"{len(CASES) + 1} graphs of the own group, or without a collective: run, with the numbers of eager")
     say(
-        f"{len(CASES)} kinds of collective of another group; a second one; a longer name; the same members: refused"
+        f"{len(CASES)} kinds of collective of another group, also after one of its own; groups with a longer name, a "
+        "name that is no number, the same members: refused"
     )
 
 
@@ -115,7 +122,8 @@ def _fenced(attempt: Attempt) -> list[tuple[str, str]]:
     # 36 more numbers: one of each rank's has the world's number, 0, in it
     longer = [group for group in [_own_group() for _ in range(12)] if world.group_name in group.group_name]
     twin = dist.new_group()
-    for own, others in ((alone, [world]), (world, [alone, *longer[:1], twin])):
+    hashed = dist.new_group(use_local_synchronization=True)  # its name is no number
+    for own, others in ((alone, [world]), (world, [alone, *longer[:1], twin, hashed])):
         if found := _judged(attempt, own, others):
             return [found]
     return []
@@ -147,7 +155,13 @@ def _judged(attempt: Attempt, own: Any, others: list[Any]) -> tuple[str, str] | 
             if error is None:
                 return (
                     f"a graph with {what} of another group ran",
-                    SAME if same else LONGER if longer else hint,
+                    HASHED
+                    if not other.group_name.isdigit()
+                    else SAME
+                    if same
+                    else LONGER
+                    if longer
+                    else hint,
                 )
             if ran:
                 return f"a graph with {what} of another group ran before it was refused", BEFORE

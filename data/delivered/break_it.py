@@ -46,6 +46,7 @@ PATIENCE_S = 3 * WINDOW_S  # the longest time between two of its steps; more tha
 SHORT_S, LONG_S = 5.0, 90.0  # time limit of a collective where most tests expect a wait, and elsewhere
 ORPHANED = 17  # exit status of a worker whose leader is silent
 INFER = 1  # the header of a message: a body follows
+TORCH = os.path.dirname(torch.__file__)
 KNOWN_BREAK = "kv = cache[:, :4] if end < 5 else cache"  # the one place where the program may break the graph
 LOG = logging.getLogger("break_it")
 RUNS = {"fault + defence": (True, True), "fault alone": (True, False), "right program": (False, True)}
@@ -153,14 +154,14 @@ def trace_only(graph: Any, inputs: Any) -> Callable[..., Any]:
 
 
 def first_break(function: Callable[..., Any], *args: Any) -> str:
-    """The line of the first graph break, '' where there is none; nothing of what is compiled runs."""
+    """The lines that lead to the first graph break, '' where there is none; nothing of what is compiled runs."""
     try:
         torch.compile(function, backend=trace_only, fullgraph=True)(*args)
     except Traced:
         return ""
     except torch._dynamo.exc.Unsupported as error:
-        mine = [frame.line for frame in error.real_stack if frame.name == function.__name__]
-        return mine[-1] or "" if mine else str(error).splitlines()[0]
+        mine = [frame.line or "?" for frame in error.real_stack if not frame.filename.startswith(TORCH)]
+        return " > ".join(mine) or str(error).splitlines()[0]
     except Exception as error:  # of one rank: all ranks have to hear of it
         return f"{type(error).__name__}: {error}"
     return "nothing was compiled"  # as under the stance force_eager

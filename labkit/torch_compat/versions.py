@@ -14,10 +14,11 @@ from unittest import mock
 
 SUPPORTED = ("2.11", "2.15")
 TESTED = ("2.13.0", "2.15.0")  # the whole suite passed on these: 2.13.0 in this edition, 2.15.0 on 2026-11-23
-# What passed on the others on 2026-11-23, on a CPU with their CUDA builds. The lessons ran on them on 2026-11-22,
-# before the third edition. The ledger of this edition ran on all five: data/recorded/torch-*.
+# What passed on the others, on a CPU with their CUDA builds: the quick tests on 2026-11-28, with one fix since; the
+# lessons on 2026-11-22, before the third edition. The ledger of this edition ran on all five: data/recorded/torch-*.
 RUN = {
-    "2.14.0": "the quick tests passed, the lessons of 2026-11-22 ran; an eager functional collective is 2 operations",
+    "2.14.1": "the quick tests passed; an eager functional collective is 2 operations",
+    "2.14.0": "the lessons of 2026-11-22 ran; an eager functional collective is 2 operations",
     "2.12.0": "the quick tests passed, the lessons of 2026-11-22 ran",
     "2.11.0": (
         "the quick tests passed, the lessons of 2026-11-22 ran; shapes of collectives and regions without a graph are"

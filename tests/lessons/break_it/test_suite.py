@@ -185,6 +185,15 @@ def test_the_first_break_is_found_and_nothing_runs(breaks):
     x = torch.ones(3)
     assert suite.first_break(program, x) == ("print(x)" if breaks else "")
     assert x.tolist() == [1.0] * 3
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    module[0].forward = program  # in a method of another module, called from torch's own code
+    called = " > ".join(["return model(x)", *["print(x)"] * breaks])
+    assert suite.first_break(module, x) == ("print(x)" if breaks else "")
+
+    def outer(x, model=module):
+        return model(x)
+
+    assert suite.first_break(outer, x) == (called if breaks else "")
     with torch.compiler.set_stance("force_eager"):
         assert suite.first_break(lambda x: x + 1, x) == "nothing was compiled"
     with torch._dynamo.config.patch(disable=True):

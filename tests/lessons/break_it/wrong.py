@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -255,6 +256,30 @@ def one_thread(store, window, patience, on_silence):
     threading.Thread(target=watch, daemon=True).start()
 
 
+def with_a_timeout(store, window, patience, on_silence):
+    """One thread, which asks and then decides: it counts on the store's timeout."""
+
+    def watch():
+        mine, last = store.clone(), {}
+        mine.set_timeout(timedelta(seconds=window / 2))
+        limits = {"heartbeat": window, "step": patience}
+        changed = dict.fromkeys(limits, time.monotonic())
+        late = False
+        while not late:
+            time.sleep(window / 10)
+            for key in limits:
+                try:
+                    now = mine.get(key)
+                except dist.DistStoreError:
+                    continue
+                if now != last.get(key):
+                    last[key], changed[key] = now, time.monotonic()
+            late = any(time.monotonic() - changed[key] > limit for key, limit in limits.items())
+        on_silence()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def in_the_foreground(store, window, patience, on_silence):
     before = None
     while (now := store.get("heartbeat")) != before:
@@ -326,7 +351,8 @@ WRONG = {
         heartbeat_only: "look whether `step` changes",
         step_only: "look whether `heartbeat` changes",
         one_window: "note the time of each key's last change",
-        one_thread: "let one thread ask and another watch",
+        one_thread: "no timeout ends a call of it",
+        with_a_timeout: "no timeout ends a call of it",
         leader_only: "so your thread did not run",
         in_the_foreground: "starts a daemon thread and returns",
     },

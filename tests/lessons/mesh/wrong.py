@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 import torch.distributed as dist
 
@@ -40,6 +42,27 @@ only_reduces = _backend(
         _names(node)[-1] != group.group_name for node in nodes if "all_reduce" in str(node.target)
     )
 )
+
+
+four_names = _backend(
+    lambda group, nodes: any(
+        _names(node)[-1] != group.group_name
+        for node in nodes
+        if re.search("all_reduce|all_gather|reduce_scatter|broadcast", str(node.target)) and _names(node)
+    )
+)
+
+
+def _numbers_only(group):
+    """A fence that takes a group's name for a number."""
+
+    def backend(graph, inputs):
+        for node in _deep(graph):
+            if any(name.isdigit() and name != group.group_name for name in _names(node)):
+                raise RuntimeError("another group")
+        return graph.forward
+
+    return backend
 
 
 def _the_first(group):
@@ -152,6 +175,8 @@ WRONG = {
         refuses_nothing: "compare it with `group.group_name`",
         refuses_all: "it is the group's own",
         only_reduces: "other collectives have a group",
+        four_names: "other collectives have a group",
+        _numbers_only: "a name need not be a number",
         by_size: "the same members",
         after_it_ran: "refuse in the backend",
         _only_args: "by the names of the operator's schema",
