@@ -119,10 +119,13 @@ def _fenced(attempt: Attempt) -> list[tuple[str, str]]:
     """On a rank: what is wrong, and the hint for it, at the first mistake."""
     world: Any = dist.group.WORLD
     alone = _own_group()
-    # 36 more numbers: one of each rank's has the world's number, 0, in it
-    longer = [group for group in [_own_group() for _ in range(12)] if world.group_name in group.group_name]
+    # so many more numbers that one of each rank's has the world's number, 0, in it; of two ranks one has only odd
+    # numbers until the twin takes one
+    more = [_own_group() for _ in range(12)]
     twin = dist.new_group()
-    hashed = dist.new_group(use_local_synchronization=True)  # its name is no number
+    more += [_own_group() for _ in range(12)]
+    longer = [group for group in more if world.group_name in group.group_name]
+    hashed = dist.new_group([dist.get_rank()], use_local_synchronization=True)  # its name is no number
     for own, others in ((alone, [world]), (world, [alone, *longer[:1], twin, hashed])):
         if found := _judged(attempt, own, others):
             return [found]
