@@ -63,7 +63,6 @@ def _key(state: str) -> str:
 
 def _finding(mine: pd.DataFrame) -> str:
     by = mine.groupby("dimension", sort=False)["state"].agg(list)
-    gave_up = [str(name) for name, states in by.items() if "gave up" in states]
+    gave_up = sum("gave up" in states for states in by)
     once = sum(sum(s in ("recompiled", "went dynamic") for s in states) == 1 for states in by)
-    said = f"{once} of {len(by)} things that vary compile one version more in these calls"
-    return f"{said}; {', '.join(gave_up) or 'none'} end{'s' * (len(gave_up) < 2)} in giving up"
+    return f"Of {len(by)} things that vary, {once} compile one version more and {gave_up} end in giving up"
