@@ -82,7 +82,10 @@ def job(name: str, folder: Path, seconds: float) -> None:
         dist.all_reduce(x.clone())
     dist.barrier(device_ids=[rank % torch.cuda.device_count()] if gpu else None)
 
+    leaving = threading.Lock()
+
     def leave() -> None:
+        leaving.acquire()  # for good: the timer may come while this writes, and would end the process
         c10d, file = torch._C._distributed_c10d, folder / f"trace_{rank}"
         held = c10d._dump_nccl_trace() if gpu else c10d._dump_fr_trace()
         if not file.exists() and pickle.loads(held)["entries"]:  # torch 2.15 has none to give over NCCL
