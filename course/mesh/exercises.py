@@ -152,19 +152,14 @@ def _judged(attempt: Attempt, own: Any, others: list[Any]) -> tuple[str, str] | 
     for other in others:
         same = dist.get_process_group_ranks(own) == dist.get_process_group_ranks(other)
         longer = own.group_name in other.group_name
+        by_group = ((HASHED, not other.group_name.isdigit()), (SAME, same), (LONGER, longer))
         for what, (call, hint) in CASES.items():
             ran = torch.zeros(())
             _, error = _compiled(partial(_marked, call=partial(call, group=other), ran=ran), x, backend)
             if error is None:
                 return (
                     f"a graph with {what} of another group ran",
-                    HASHED
-                    if not other.group_name.isdigit()
-                    else SAME
-                    if same
-                    else LONGER
-                    if longer
-                    else hint,
+                    next((said for said, fits in by_group if fits), hint),
                 )
             if ran:
                 return f"a graph with {what} of another group ran before it was refused", BEFORE
