@@ -18,7 +18,7 @@ FILE = files.ours("data/facts.toml")
 NEEDS = {"gpu": (1, "a GPU"), "2 gpus": (2, "2 GPUs"), "nvlink": (2, "2 GPUs joined by NVLink")}
 # the quotes that are no fact of PyTorch: figures of somebody's machines, advice, and systems of their own
 LISTS = ("figure", "advice", "system")
-FIELDS = {*"id says yes lesson do link needs said".split()}
+FIELDS = {*"id says news yes lesson do link needs said".split()}
 # what a yes says of a fact that differs between versions
 KINDS = ("works", "fails", "numbers", "behaves")
 QUOTE = {*"source section words why see".split()}
@@ -58,6 +58,7 @@ class Fact:
         yes: what a yes means for a job, a name in KINDS: something works; something fails, or is wrong; numbers are
             those that the sentence says; something behaves so, which is neither good nor bad. '' where no version
             differs.
+        news: of a fact that differs on the newest torch: the same in half a line, for README; else ''.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Fact:
     needs: tuple[str, ...] = ()
     said: tuple[Quote, ...] = ()
     yes: str = ""
+    news: str = ""
 
     @property
     def topic(self) -> str:

@@ -291,7 +291,7 @@ def news(facts: Facts, folder: Path | None = None) -> pd.DataFrame:
         folder: see `records`.
 
     Returns:
-        A row for each: fact, word, says, do, link, lesson.
+        A row for each: fact, word, says, news, do, link, lesson.
     """
     told = matrix(facts, folder)
     by_id = {fact.id: fact for fact in facts.facts}
@@ -299,12 +299,12 @@ def news(facts: Facts, folder: Path | None = None) -> pd.DataFrame:
         {
             "fact": name,
             "word": said,
-            **{key: getattr(by_id[name], key) for key in ("says", "do", "link", "lesson")},
+            **{key: getattr(by_id[name], key) for key in ("says", "news", "do", "link", "lesson")},
         }
         for name, said in told["word"].items()
         if re.match("since|until|only in", said) or (said.startswith("not in") and YES in set(told.loc[name]))
     ]
-    return pd.DataFrame(rows, columns=["fact", "word", "says", "do", "link", "lesson"])
+    return pd.DataFrame(rows, columns=["fact", "word", "says", "news", "do", "link", "lesson"])
 
 
 EFFECTS = ("breaks", "other numbers", "other behaviour", "works now", "new")

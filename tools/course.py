@@ -178,14 +178,20 @@ def _with_list(readme: str, rows: Sequence[Lesson]) -> str:
 
 
 def _with_news(readme: str) -> str:
-    """The README with its table of what differs on the newest torch, where it has one."""
-    found = versions.news(load())
+    """The README with its table of what differs on the newest torch, where it has one.
+
+    Raises ValueError naming a fact that has no `news`.
+    """
     newest = [*versions.records()][-1].rpartition(".")[0]
-    rows = [
-        [row["word"], row["says"], _lesson(row["lesson"], "notebooks/")]
-        for row in found.to_dict("records")
-        if newest in row["word"].partition(" (")[0]
-    ]
+    rows = []
+    for row in versions.news(load()).to_dict("records"):
+        if newest not in row["word"].partition(" (")[0]:
+            continue
+        if not row["news"]:
+            raise ValueError(
+                f"{row['fact']} differs on torch {newest}: give it `news`, half a line for README"
+            )
+        rows.append([row["word"], row["news"], _lesson(row["lesson"], "notebooks/")])
     return _with_table(readme, ["since", "the fact", "lesson"], rows)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 
 import nbformat
 import pytest
 from nbformat import v4
 
+from ledger.facts import load
 from tools import course, fit
 
 HEAD = """# {title}
@@ -121,6 +123,16 @@ def test_the_news_of_the_newest_torch_and_the_table_of_all_come_from_the_ledger(
     assert newest and news.count("| since 2.15 |") == len(newest)
     assert "2.13" not in [line.split("|")[1] for line in news.splitlines()[1:]] and "| until 2.13 |" in every
     assert "| old |" not in news + every and "](../notebooks/" in every and "](notebooks/" in news
+
+
+def test_a_fact_of_the_newest_torch_without_half_a_line_for_the_readme_is_named(checkout, monkeypatch):
+    facts = load()
+    bare = tuple(
+        replace(fact, news="") if fact.id == "guards.static-sources" else fact for fact in facts.facts
+    )
+    monkeypatch.setattr(course, "load", lambda: replace(facts, facts=bare))
+    with pytest.raises(ValueError, match=r"guards\.static-sources differs on torch 2\.15: give it `news`"):
+        course.stale(checkout)
 
 
 def test_writing_the_map_keeps_the_bytes_that_saving_a_notebook_makes(checkout):
