@@ -10,6 +10,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
+from course.shared.jobs import judge_jobs
 from labkit import lessons
 from labkit.ranks import Ranks, here
 from labkit.ranks.output import quietly
@@ -343,33 +344,7 @@ FORM = 'return {"A": ([ranks], "where", "operator"), "B": ..., "C": ...}, with t
 
 def judge_reports(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Ranks, place and operator of three recorded jobs; what is wrong in any job is said at once."""
-    answer = on_ranks(ranks, attempt, only=0, hint=FORM)[0]
-    if not isinstance(answer, dict) or set(answer) != set(JOBS):
-        given = f"the jobs {sorted(map(str, answer))}" if isinstance(answer, dict) else type(answer).__name__
-        raise Mistake(f"it returns {given}", FORM)
-    hints = {job: hint for job in JOBS if (hint := _report_hint(job, *_parts(job, answer[job])))}
-    if hints:
-        wrong = ", ".join(f"job {job}" for job in hints)
-        raise Mistake(wrong, "; ".join(f"job {job}: {hint}" for job, hint in hints.items()))
-    for job, (on, place_of, operator) in JOBS.items():
-        say(f"job {job}: ranks {sorted(on)}, {place_of}, {operator}")
-    say("all jobs")
-
-
-def _parts(job: str, given: Any) -> tuple[set[int], str, str]:
-    if not isinstance(given, tuple | list) or len(given) != 3:
-        raise Mistake(f"job {job}: {given!r}", FORM)
-    on, where, operator = given
-    on = {on} if isinstance(on, int) else on
-    on = set(on) if isinstance(on, Iterable) and not isinstance(on, str) else None
-    if on is None or not on <= {0, 1, 2, 3}:
-        raise Mistake(f"job {job}: the ranks are {given[0]!r}", "ranks are a list of some of 0, 1, 2, 3")
-    for word, known in ((where, PLACES), (operator, OPERATORS)):
-        if word not in known:
-            raise Mistake(
-                f"job {job}: {word!r} is not a word of the list", f"one of {', '.join(map(repr, known))}"
-            )
-    return on, where, operator
+    judge_jobs(attempt, ranks, say, _report_hint, JOBS, PLACES, OPERATORS, FORM, size=4)
 
 
 def _report_hint(job: str, on: set[int], where: str, operator: str) -> str:

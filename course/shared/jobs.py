@@ -11,7 +11,7 @@ from typing import Any
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Mistake, on_ranks
 
-__all__ = ["hint_by_cause", "hint_in_order", "job_with", "judge_jobs"]
+__all__ = ["hint_by_cause", "hint_in_order", "job_with", "judge_jobs", "listed"]
 
 
 def judge_jobs(
@@ -50,7 +50,7 @@ def judge_jobs(
         hints = "; ".join(f"job {job}: {hint}" for job, hint in wrong.items())
         raise Mistake(", ".join(f"job {job}" for job in wrong), hints)
     for job, (on, cause, change) in parts.items():
-        named = " and ".join(f"rank {rank}" for rank in sorted(on)) or "no rank"
+        named = f"rank{'s' * (len(on) > 1)} {_and(on)}" if on else "no rank"
         say(f"job {job}: {named}, {cause}, {change}")
     say("all jobs")
 
@@ -62,9 +62,12 @@ def _parts(
         raise Mistake(f"job {job}: {given!r}", form)
     on = _ranks(given[0])
     if on is None or not on <= set(range(size)):
-        known = " and ".join(", ".join(map(str, range(size))).rsplit(", ", 1))
-        raise Mistake(f"job {job}: the ranks are {given[0]!r}", f"ranks are a list of {known}")
-    return on, _word(job, given[1], causes), _word(job, given[2], changes)
+        raise Mistake(f"job {job}: the ranks are {given[0]!r}", f"ranks are a list of {_and(range(size))}")
+    return on, listed(f"job {job}", given[1], causes), listed(f"job {job}", given[2], changes)
+
+
+def _and(ranks: Iterable[int]) -> str:
+    return " and ".join(", ".join(map(str, sorted(ranks))).rsplit(", ", 1))
 
 
 def _ranks(given: Any) -> set[int] | None:
@@ -78,12 +81,19 @@ def _ranks(given: Any) -> set[int] | None:
     return {operator.index(rank) for rank in found}
 
 
-def _word(job: str, given: Any, words: Collection[str]) -> str:
-    """The word of the list, however its letters are written."""
+def listed(where: str, given: Any, words: Collection[str]) -> str:
+    """The word of a list that is meant, however its letters and spaces are written.
+
+    Raises:
+        Mistake: it is none of them; the message begins with `where`.
+
+    >>> listed("job A", "a  Graph break", ("a graph break", "another shape"))
+    'a graph break'
+    """
     for word in words:
         if isinstance(given, str) and " ".join(given.split()).casefold() == word.casefold():
             return word
-    raise Mistake(f"job {job}: {given!r} is not a word of the list", f"one of {', '.join(map(repr, words))}")
+    raise Mistake(f"{where}: {given!r} is not a word of the list", f"one of {', '.join(map(repr, words))}")
 
 
 def hint_in_order(

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from course.shared.jobs import listed
 from labkit import files
 from labkit.ranks import Ranks
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
@@ -106,16 +107,11 @@ def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
     """A number, two nodes and a cause, however they are written; a node may have a `%`, or the brackets of the log."""
     try:
         number, *nodes, cause = given
-        number, words = (
-            operator.index(number),
-            [" ".join(word.split()).casefold() for word in (*nodes, cause)],
-        )
-        first, second, cause = words
+        number, words = operator.index(number), [word.casefold().strip("[]% ") for word in nodes]
+        first, second = words
     except (TypeError, ValueError, AttributeError):
         raise Mistake(f"{job}: {str(given)[:80]}", FORM) from None
-    if cause not in CAUSES:
-        raise Mistake(f"{job}: {cause!r} is not a word of the list", f"one of {', '.join(map(repr, CAUSES))}")
-    return number, (first.strip("[]% "), second.strip("[]% ")), cause
+    return number, (first, second), listed(job, cause, CAUSES)
 
 
 dumps = Exercise(
