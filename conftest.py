@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 
 import pytest
@@ -16,6 +17,10 @@ _home = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
 def pytest_configure(config):
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # in a shell's background job, and so in what tests start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_home] = tempfile.TemporaryDirectory(prefix="labkit-home-")
     os.environ["LABKIT_HOME"] = config.stash[_home].name
 

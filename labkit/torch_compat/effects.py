@@ -210,8 +210,9 @@ def is_sharded(module: Any) -> bool:
 
 def one_rank_switch() -> str:
     """Return the name of the switch `compile_on_one_rank` where it is on, '' where it is off or torch has none."""
-    if find("torch.compiler.config.compile_on_one_rank", since="2.14"):
-        return "torch.compiler.config.compile_on_one_rank"
+    new = find("torch.compiler.config.compile_on_one_rank", since="2.14")
+    if new is not None:  # since 2.15 to read the other one warns
+        return "torch.compiler.config.compile_on_one_rank" if new else ""
     on = find("torch.distributed.config.compile_on_one_rank")
     return "torch.distributed.config.compile_on_one_rank" if on else ""
 

@@ -102,7 +102,8 @@ def test_hooks_of_fsdp_are_torchs_own_and_the_advice_is_to_compile_blocks(looked
 @pytest.mark.slow
 def test_a_compile_on_one_rank_only_is_a_difference_everywhere(looked):
     text, page, _ = looked("one_rank")
-    assert "ranks differ: recompiles: 0 on rank 0, 1 on rank 1" in text
+    # torch 2.15 compiles DDP's own `inner` again, too
+    assert re.search(r"ranks differ: recompiles: 0 on rank 0, [12] on rank 1", text)
     assert "dimension 0 of `x` changes (4 -> 6)" in text and "all ranks did the same" not in text
     assert "Ranks differ" in page
 

@@ -10,6 +10,7 @@ import torch
 import torch._inductor.config
 
 import labkit
+from labkit import torch_compat
 from labkit.look import switches
 from labkit.look.call import look
 
@@ -20,7 +21,8 @@ PREFETCH = "set_modules_to_forward_prefetch"
 OVERLAP = f"{INDUCTOR}aten_distributed_optimizations.enable_overlap_scheduling"
 
 
-ONE_RANK = "torch.distributed.config.compile_on_one_rank"
+PLACE = "compiler" if torch_compat.within(torch.__version__, since="2.14") else "distributed"
+ONE_RANK = f"torch.{PLACE}.config.compile_on_one_rank"
 
 
 def case(path: str, kind: str, caches: bool) -> None:
