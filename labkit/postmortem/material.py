@@ -85,10 +85,14 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
     Raises:
         ValueError: a folder is not there, or holds too many files.
     """
-    paths = list(found(folders))
+    material, pids = Material(), {}  # type: tuple[Material, dict[str, int]]
+
+    def unread(file: str, error: OSError) -> None:
+        material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
+
+    paths = list(found(folders, unread))
     if len(paths) > MOST_FILES:
         raise ValueError(f"more than {MOST_FILES} files: name the folders of one job")
-    material, pids = Material(), {}  # type: tuple[Material, dict[str, int]]
     total, done = sum(_size(path) for path, _ in paths), 0
     for path, file in paths:
         progress(done, total, file)
@@ -101,7 +105,7 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
                 partial(_on, progress, done, total, file),
             )
         except OSError as error:
-            material.reads.append(Read(file, "", None, f"cannot be read: {error.strerror or error}"))
+            unread(file, error)
         done += _size(path)
     progress(total, total, "")
     _processes(material, pids)
@@ -109,21 +113,28 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
     return material
 
 
-def found(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+def found(
+    folders: Iterable[Path], unread: Callable[[str, OSError], None] = lambda file, error: None
+) -> Iterator[tuple[Path, str]]:
     """The files below some folders, each with its name in the evidence; no links, no sources, no pages.
 
-    Raises:
-        ValueError: a folder is not there.
+    `unread` is told of a folder that cannot be read. Raises ValueError where a folder is not there.
     """
     folders = list(folders)
+    alike = Counter(folder.name for folder in folders)
     for folder in folders:
+        name = str(folder) if alike[folder.name] > 1 else folder.name  # node1/logs and node2/logs are two
         if folder.is_file():
-            yield folder, short(folder.name)
+            yield folder, short(name)
             continue
         if not folder.is_dir():
             raise ValueError(f"{folder} is no folder")
-        above = f"{folder.name}/" if len(folders) > 1 else ""
-        for root, inner, names in os.walk(folder):
+        above = f"{name}/" if len(folders) > 1 else ""
+
+        def closed(error: OSError, folder: Path = folder, above: str = above) -> None:
+            unread(short(f"{above}{os.path.relpath(error.filename, folder)}/"), error)
+
+        for root, inner, names in os.walk(folder, onerror=closed):
             inner.sort()
             for name in sorted(names):
                 path = Path(root, name)

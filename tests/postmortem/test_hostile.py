@@ -193,6 +193,31 @@ def test_a_file_that_goes_while_it_is_read_is_said(tmp_path):
     assert held.reads[1].note == "cannot be read: No such file or directory"
 
 
+def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").mkdir()
+    dump(tmp_path / "mine", 0, [entry(1)], {})
+    scan = os.scandir
+
+    def refused(path):  # root may read all: its tests need a refusal of their own
+        if str(path).endswith("theirs"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    held = material.gather([tmp_path])
+    notes = {read.file: read.note for read in held.reads}
+    assert notes["theirs/"] == "cannot be read: Permission denied" and list(held.dumps) == [0]
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"node{rank}" / "logs").mkdir(parents=True)
+        dump(tmp_path / f"node{rank}" / "logs", rank, [entry(1)], {})
+    held = material.gather(tmp_path / f"node{rank}" / "logs" for rank in range(2))
+    assert [read.file.split("/")[-3:-1] for read in held.reads] == [["node0", "logs"], ["node1", "logs"]]
+
+
 def test_a_request_that_cannot_be_met(tmp_path, capsys):
     assert cli.main(["postmortem", str(tmp_path / "none")]) == 2
     assert "is no folder" in capsys.readouterr().err
