@@ -61,15 +61,14 @@ def prefix(line: str, srun: bool = False) -> Line:
 
 
 def looks_like(head: bytes) -> bool:
-    """Whether a file that begins so is text.
+    """Whether a file that begins so is text; zero bytes are holes, as a log has that was cut while it was written.
 
-    >>> looks_like(b"Traceback"), looks_like(b"\\x00\\x01")
-    (True, False)
+    >>> looks_like(b"Traceback"), looks_like(b"\\x00\\x01"), looks_like(b"\\x00\\x00Traceback")
+    (True, False, True)
     """
-    if b"\0" in head:
-        return False
-    text = head.decode("utf-8", "replace")
-    return text.count("\ufffd") <= 2 + len(text) // 50
+    text = head.replace(b"\0", b"").decode("utf-8", "replace")
+    odd = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\f\b\x1b") for char in text)
+    return bool(text.strip()) and odd <= (0 if b"\0" in head else 2) + len(text) // 50
 
 
 class Lines:
@@ -85,5 +84,5 @@ class Lines:
                 self.done += len(line)
                 number += not going_on
                 if not going_on:
-                    yield number, line.decode("utf-8", "replace").rstrip("\r\n")
+                    yield number, line.replace(b"\0", b"").decode("utf-8", "replace").rstrip("\r\n")
                 going_on = not line.endswith(b"\n")

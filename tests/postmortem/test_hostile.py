@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from postmortem_files import dump, entry, told
 
 from labkit import cli, files
@@ -208,6 +209,20 @@ def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
     held = material.gather([tmp_path])
     notes = {read.file: read.note for read in held.reads}
     assert notes["theirs/"] == "cannot be read: Permission denied" and list(held.dumps) == [0]
+
+
+def test_a_log_with_holes_is_read_and_a_binary_file_is_not(tmp_path):
+    (tmp_path / "rank_1.log").write_bytes(
+        b"\0" * 5000 + b"[rank1]: Traceback (most recent call last):\n"
+        b'[rank1]:   File "train.py", line 3, in step\n[rank1]: ValueError: bad batch\n'
+    )
+    torch.save(torch.zeros(4096), tmp_path / "zeros_1.pt")
+    torch.save(torch.randn(4096), tmp_path / "weights_1.pt")
+    held = material.gather([tmp_path])
+    assert {read.file: read.kind for read in held.reads} == {
+        "rank_1.log": "log", "weights_1.pt": "", "zeros_1.pt": "",
+    }  # fmt: skip
+    assert [row.rank for row in held.rows if "bad batch" in row.text] == [1]
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):
