@@ -181,8 +181,8 @@ def look(given: argparse.Namespace) -> int:
         if cold.looked is None or not cold.looked.steps:
             raise ValueError(found.nothing(cold.looked, Options(given.skip, given.steps, given.step)))
         label = cold.looked.record.label
-        left = (runs - 1) * cold.seconds + 2 * given.perturb_delay
-        print(f"one run took {cold.seconds:.0f} s: about {left / 60:.0f} minutes are left\n", flush=True)
+        left = round(((runs - 1) * cold.seconds + 2 * given.perturb_delay) / 60) or 1
+        print(f"one run took {cold.seconds:.0f} s: about {left} min left\n", flush=True)
         warm = _trial(given, program, folder / "warm", _copied(caches, "warm", world))
         if warm.ending.said:
             return _fails(warm, BASE[1])

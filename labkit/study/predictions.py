@@ -195,8 +195,8 @@ def scoreboard(lesson: str | None = None) -> pd.DataFrame:
         ValueError: no lesson of that name asks anything.
 
     >>> scoreboard("19")[["question", "score"]]
-                         question           score
-    0  new_torch.differ_percent     not run yet
+                         question         score
+    0  new_torch.differ_percent    not measured
     1                       total  nothing scored
     """
     found = _known()
@@ -209,7 +209,7 @@ def scoreboard(lesson: str | None = None) -> pd.DataFrame:
             continue
         known, factor = found[question], None
         if known.measured is None:
-            score = "not run yet" if known.predicted is None else "predicted, not run yet"
+            score = "not measured" if known.predicted is None else "predicted, not measured"
         elif known.predicted is None:
             score = "no prediction" if known.later is None else "after the measurement: not scored"
         else:

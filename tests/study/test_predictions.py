@@ -102,9 +102,9 @@ def test_the_scoreboard_has_every_question_of_the_lessons(tmp_path, monkeypatch)
     monkeypatch.setattr(files, "lessons", lambda: sorted(tmp_path.glob("*.ipynb")))
     board = scoreboard()
     assert board[["lesson", "question", "unit", "score"]].values.tolist() == [
-        ["01_one", "one.a", "us", "not run yet"],
-        ["02_two", "two.b", "", "not run yet"],
-        ["02_two", "two.c", "", "not run yet"],
+        ["01_one", "one.a", "us", "not measured"],
+        ["02_two", "two.b", "", "not measured"],
+        ["02_two", "two.c", "", "not measured"],
         ["", "total", "", "nothing scored"],
     ]
     assert list(board) == ["lesson", "question", "unit", "predicted", "measured", "factor", "score"]
@@ -117,7 +117,7 @@ def test_the_scoreboard_has_every_question_of_the_lessons(tmp_path, monkeypatch)
     predict("gone.d", 1)
     assert scoreboard().score.tolist() == [
         "close (2)",
-        "predicted, not run yet",
+        "predicted, not measured",
         "no prediction",
         "after the measurement: not scored",
         "2 of 3 points, from 1 of 4 questions",
