@@ -161,9 +161,9 @@ def _finish(
         print(f"baseline saved: {given.save}")
     if baseline is None:
         return 0
-    rose = gate.compare(baseline, counts)
-    print(f"\n{gate.table(rose, given.against)}")
-    return 0 if rose is None else GATE
+    passes, said = gate.verdict(baseline, counts, given.against)
+    print(f"\n{said}")
+    return 0 if passes else GATE
 
 
 def _name(given: argparse.Namespace) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 from labkit import files
 from labkit.look.found import COUNTS, Look
 
-__all__ = ["compare", "counts", "load", "save", "table"]
+__all__ = ["compare", "counts", "load", "save", "traded", "verdict"]
 
 GATED = [name for name in COUNTS if name != "regions"]  # regions rise and fall with breaks
 APART = "ranks differ"
@@ -78,7 +78,8 @@ def load(path: Path, ranks: int | None = None) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         for mine in found["ranks"].values():
-            mine |= {name: float(mine[name]) for name in GATED} | {"where": dict(mine["where"])}
+            mine |= {name: float(mine[name]) for name in GATED}
+            mine |= {name: dict(mine[name]) for name in ("where", "operations")}
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -94,7 +95,7 @@ def _of_ranks(baseline: dict[str, Any], names: Set[str]) -> None:
 
 
 def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | None:
-    """List what rose above the baseline.
+    """List what rose above the baseline: a total, or the calls of one operation where the torch is the same.
 
     Returns:
         Columns rank, count, baseline, now and where; None where nothing rose and ranks diverge nowhere new.
@@ -112,9 +113,23 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
             if mine[name] > before[name] + 1e-9:
                 where = _new(mine, before, PARTS.get(name, ""))
                 rows.append((rank, name, f"{before[name]:g}", f"{mine[name]:g}", where))
+        was = before.get("operations", {})
+        if mine["collectives"] <= before["collectives"] + 1e-9 and baseline["torch"] == now["torch"]:
+            rows += [
+                (rank, operation, f"{was.get(operation, 0):g}", f"{count:g}", "")
+                for operation, count in mine["operations"].items()
+                if count > was.get(operation, 0) + 1e-9
+            ]
     if now[APART] and not baseline[APART]:
         rows.append(("all", APART, "no", "yes", now[APART]))
     return pd.DataFrame(rows, columns=["rank", "count", "baseline", "now", "where"]) if rows else None
+
+
+def traded(baseline: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The functions and reasons of breaks that the baseline lacks, where no rank has more breaks than there."""
+    pairs = [(mine, baseline["ranks"][rank]) for rank, mine in now["ranks"].items()]
+    new = [_new(mine, before, "where") for mine, before in pairs if mine["breaks"] <= before["breaks"] + 1e-9]
+    return list(dict.fromkeys(filter(None, new)))
 
 
 def _new(mine: dict[str, Any], before: dict[str, Any], part: str) -> str:
@@ -134,9 +149,12 @@ def _moved(counted: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def table(rose: pd.DataFrame | None, path: Path) -> str:
-    """Return the verdict of the gate, with its table and what is new where something rose."""
+def verdict(baseline: dict[str, Any], now: dict[str, Any], path: Path) -> tuple[bool, str]:
+    """Return whether the gate passes, and its words: what rose, and breaks that took the place of others."""
+    rose = compare(baseline, now)
     if rose is None:
-        return f"gate passed: nothing rose above {path}"
+        others = traded(baseline, now)
+        said = "; as many breaks, but others:" if others else ""
+        return True, "\n  ".join([f"gate passed: nothing rose above {path}{said}", *others])
     lines = [f"gate failed: counts above {path}", rose.drop(columns="where").to_string(index=False)]
-    return "\n".join([*lines, *(f"  {where}" for where in dict.fromkeys(rose["where"]) if where)])
+    return False, "\n".join([*lines, *(f"  {where}" for where in dict.fromkeys(rose["where"]) if where)])

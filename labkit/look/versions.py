@@ -197,9 +197,9 @@ def _finish(
         print(f"baseline saved, of torch {reference['label']}: {given.save}")
     for one in versions if baseline else []:
         if _ran(one):
-            rose = gate.compare(baseline or {}, one["runs"][0]["counts"])
-            print(f"\ntorch {one['label']}: {gate.table(rose, given.against)}")
-            status = status or (0 if rose is None else command.GATE)
+            passes, said = gate.verdict(baseline or {}, one["runs"][0]["counts"], given.against)
+            print(f"\ntorch {one['label']}: {said}")
+            status = status or (0 if passes else command.GATE)
     if refused:
         names = ", ".join(dict.fromkeys(change.name for change in refused))
         print(f"\nnot allowed to change: {names} (--allow NAME lets it)")

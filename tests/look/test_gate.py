@@ -40,7 +40,29 @@ def test_a_new_break_is_named_by_its_place():
     now["ranks"]["0"]["where"] = {BREAK.format(11): 1.0, "train.py:30 (Head.forward): a new one": 1.0}
     rose = gate.compare(counted(), now)
     assert rose["where"][0] == "train.py:30 (Head.forward): a new one"
-    assert "Head.forward" in gate.table(rose, "base.json")
+    passes, said = gate.verdict(counted(), now, "base.json")
+    assert not passes and "Head.forward" in said
+
+
+def test_another_break_in_place_of_one_passes_and_is_named():
+    now = counted()
+    now["ranks"]["0"]["where"] = {"train.py:30 (Head.forward): a new one": 1.0}
+    assert gate.verdict(counted(), now, "base.json") == (
+        True,
+        "gate passed: nothing rose above base.json; as many breaks, but others:\n"
+        "  train.py:30 (Head.forward): a new one",
+    )
+    assert gate.verdict(counted(), counted(line=99), "b")[1] == "gate passed: nothing rose above b"
+
+
+@pytest.mark.parametrize(("torch", "fails"), [("2.13.0", True), ("2.15.0", False)])
+def test_another_collective_in_place_of_one_fails_on_the_same_torch(torch, fails):
+    now = {**counted(), "torch": torch}  # another torch may make other operations of one program
+    now["ranks"]["1"]["operations"] = {"all_reduce": 3.0, "all_gather": 1.0}
+    rose = gate.compare(counted(), now)
+    assert (rose is not None) == fails
+    if fails:
+        assert rose.iloc[0].tolist() == ["1", "all_gather", "0", "1", ""]
 
 
 def test_more_collectives_are_named_by_operation():
