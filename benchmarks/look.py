@@ -136,6 +136,8 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--save", metavar="DIR")
     given = parser.parse_args()
+    if given.steps < 3:
+        parser.error(f"--steps: at least 3, of which the first and the last are left out, got {given.steps}")
 
     found = report(given.rounds, given.steps, given.sizes)
     print(found)
