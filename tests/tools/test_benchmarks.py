@@ -27,7 +27,8 @@ def test_a_benchmark_runs_and_prints_what_it_measured(name, tmp_path):
     done = subprocess.run(
         [*command, *keep], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0, done.stderr
+    # 1 is a limit that was passed, which so few rounds tell nothing of
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     assert len(done.stdout.splitlines()) > 2
     assert not keep or [file.name for file in tmp_path.glob("*.json")] == [f"{name}.json"]
 
