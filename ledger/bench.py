@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ NEUTRAL = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_NCCL_BLOCKING_WAIT": "0", "CUDA_D
 class Bench:
     """The ranks that probes share: started on first use, and ended together.
 
+    They share compile caches that are empty at first: a graph that an earlier run left would not be made again, and a
+    probe that looks at it would see none.
+
     >>> with Bench() as bench:
     ...     bench.ranks(2, "gloo") is bench.ranks(2, "gloo")
     True
@@ -27,6 +31,7 @@ class Bench:
 
     def __init__(self) -> None:
         self._ranks: dict[tuple, Ranks] = {}
+        self._caches = tempfile.TemporaryDirectory(prefix="labkit-ledger-", ignore_cleanup_errors=True)
 
     def ranks(
         self, world_size: int = 2, backend: str = "gloo", device: str = "cpu", **settings: Any
@@ -38,9 +43,12 @@ class Bench:
         """
         key = (world_size, backend, device, repr(sorted(settings.items())))
         if key not in self._ranks:
-            self._ranks[key] = Ranks(
-                world_size, device, backend, **{"timeout": 120, "quiet": True, **settings}
-            )
+            caches = {
+                "TORCHINDUCTOR_CACHE_DIR": self._caches.name,
+                "TRITON_CACHE_DIR": f"{self._caches.name}/triton",
+            }
+            given = {"timeout": 120, "quiet": True, **settings, "env": caches | settings.get("env", {})}
+            self._ranks[key] = Ranks(world_size, device, backend, **given)
         return self._ranks[key]
 
     def run(
@@ -98,6 +106,7 @@ class Bench:
         for ranks in self._ranks.values():
             ranks.close()
         self._ranks.clear()
+        self._caches.cleanup()
 
 
 def thread_names() -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from labkit import hardware
@@ -135,8 +139,6 @@ def test_what_a_rank_raises_counts_as_what_the_probe_raises(ranks):
 
 
 def test_stderr_is_shut_in_a_probe_and_open_after_it(capfd):
-    import os
-
     assert quietly(lambda: os.write(2, b"noise\n")) == 6
     os.write(2, b"heard\n")
     assert capfd.readouterr().err == "heard\n"
@@ -146,3 +148,12 @@ def test_stderr_is_shut_in_a_probe_and_open_after_it(capfd):
 def test_without_a_gpu_no_rank_is_started_on_one():
     with Bench() as bench, pytest.raises(ValueError, match="asked for, but there is no GPU here"):
         bench.on_gpus(print)
+
+
+@pytest.mark.slow
+def test_a_second_run_sees_what_the_first_saw_whatever_caches_are_there(tmp_path):
+    command = [sys.executable, "-m", "labkit", "ledger", "--only", "reading.functional-graph"]
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert "yes: 1  no: 0  error: 0" in done.stdout, done.stdout + done.stderr
