@@ -40,9 +40,10 @@ def laid_out(pieces: list[tuple], rank: int, start: float, forward: int = 0) -> 
 
 
 def breaks_table(ranks: tuple[int, ...], blocks: int) -> pd.DataFrame:
-    rows = [(r, i, "break", DISABLED, place, blocks, blocks) for r in ranks for i, place in BREAKS]
-    rows += [(r, "0/0", "skip", "graph break in loop", "In [3]:20 (Model.forward)", 0, 0) for r in ranks]
-    columns = ["rank", "compile_id", "kind", "reason", "place", "executed", "at_collective"]
+    rows = [(r, i, "break", "forward", DISABLED, place, blocks, blocks) for r in ranks for i, place in BREAKS]
+    skipped = "Model.forward", "graph break in loop", "In [3]:20 (Model.forward)"
+    rows += [(r, "0/0", "skip", *skipped, 0, 0) for r in ranks]
+    columns = ["rank", "compile_id", "kind", "name", "reason", "place", "executed", "at_collective"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -47,7 +47,7 @@ def over_breaks(
     slope, intercept = line
     sheet = Sheet()
     sheet.title(
-        f"A forward takes {1e3 * slope:.0f} us more for each break",
+        f"A forward takes {1e3 * slope:.0f} us more for each of these breaks",
         "Dots: medians; bars: p10 to p90 of the rounds. The line is fitted to the blue dots; the orange one tests it.",
     )
     ax = sheet.axes(0.75, 8.6, 2.6)

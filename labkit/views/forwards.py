@@ -258,8 +258,10 @@ def executed_breaks(
 
 
 def _given_up(table: pd.DataFrame) -> list[Reason]:
-    skipped = table[table["kind"] == "skip"].drop_duplicates(["reason", "place"])
-    return [Reason(0, row.reason, row.place, {}) for row in skipped.itertuples()]
+    skipped = table[table["kind"] == "skip"].drop_duplicates(["reason", "place", "name"])
+    # a frame that a call gives up is itself elsewhere than the break
+    places = (row.place if row.place.endswith(f"({row.name})") else row.name for row in skipped.itertuples())
+    return [Reason(0, reason, place, {}) for reason, place in zip(skipped["reason"], places, strict=True)]
 
 
 def count(events: pd.DataFrame, marks: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:

@@ -64,6 +64,11 @@ def test_breaks_stand_where_the_compiled_part_ends(with_transfers):
     ]
 
 
+def test_a_frame_that_a_call_gives_up_is_named_and_not_the_call(with_transfers):
+    with_transfers.breaks.loc[with_transfers.breaks["kind"] == "skip", "place"] = "In [3]:8 (forward)"
+    assert take_forward(with_transfers).reasons[-1].place == "Model.forward"
+
+
 def test_reasons_and_places_are_listed(broken):
     said = words(strip(broken))
     assert "In [3]:8 (forward)" in said and "In [3]:12 (forward)" in said and "given up" in said

@@ -16,7 +16,7 @@ def test_the_line_goes_through_the_fitted_points_and_its_slope_is_the_title():
     milliseconds = {0: [2.0, 2.0], 10: [3.0, 3.0], 20: [4.1, 4.3]}
     figure = over_breaks(milliseconds, (0.1, 2.0), [0, 10], label="host only")
     (ax,) = figure.axes
-    assert words(figure)[0] == "A forward takes 100 us more for each break"
+    assert words(figure)[0] == "A forward takes 100 us more for each of these breaks"
     assert list(ax.lines[0].get_ydata()) == [2.0, 4.0]
     assert "20 breaks: 4.2 ms" in figure.summary and "host only" in words(figure)
     blue, orange = ax.lines[2].get_color(), ax.lines[-1].get_color()
