@@ -136,6 +136,38 @@ def works_after_the_wait(x, one, two):  # type: ignore[no-untyped-def]
     return b + c
 
 
+def pipeline(x, one, two):  # type: ignore[no-untyped-def]
+    """Three parts, made one after the other on the side stream; the default one reads each as the next is made."""
+    start, parts, total = torch.Event(), [], x
+    start.record()
+    with one:
+        start.wait()
+    for i in range(3):
+        done = torch.Event()
+        with one:
+            parts.append((x + i) @ x)
+            done.record()
+        done.wait()
+        total = total + parts[i] @ x
+    return total
+
+
+def pipeline_and_keeps(x, one, two):  # type: ignore[no-untyped-def]
+    """The same, and the parts are returned."""
+    start, parts, total = torch.Event(), [], x
+    start.record()
+    with one:
+        start.wait()
+    for i in range(3):
+        done = torch.Event()
+        with one:
+            parts.append((x + i) @ x)
+            done.record()
+        done.wait()
+        total = total + parts[i] @ x
+    return total, *parts
+
+
 def two_values_beside(x, one, two):  # type: ignore[no-untyped-def]
     """Two values are handed over, and the default stream goes on with work of its own."""
     a, b = x @ x, x.cos()
@@ -209,6 +241,8 @@ CODE = (
     works_beside_and_keeps,
     works_beside_and_deletes,
     works_after_the_wait,
+    pipeline,
+    pipeline_and_keeps,
 )
 MORE = (two_values_beside,)  # code that is kept, for an exercise, and has no row
 ORDERED = "the orders that the graph of `hand_over` permits"
@@ -221,6 +255,8 @@ CODE_ROWS = {  # row of the table: function
     "the same, `a` is returned": "works_beside_and_keeps",
     "the same, `a` is deleted after the wait": "works_beside_and_deletes",
     "the same, the other work comes after the wait": "works_after_the_wait",
+    "three parts made on the side stream, each read as the next is made": "pipeline",
+    "the same, the parts are returned": "pipeline_and_keeps",
 }
 PIECES = {
     "A": ("2.14.0", "two_waiters_joined"),

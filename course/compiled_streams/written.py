@@ -1,7 +1,8 @@
 """The code that Inductor writes, read as a stream program that lesson 06's race check takes.
 
 Read are launches of kernels (Triton, C++ and `extern_kernels`), `with stream1:`, the stream operators, and what happens
-to buffers: where they are allocated, given another name (`buf6 = buf0; del buf0  # reuse`), and deleted.
+to buffers: where they are allocated, given another name (`buf6 = buf0; del buf0  # reuse`), and deleted. Another line
+that names a buffer, such as a call of `torch.ops.aten`, is an error: a reader that is left out would hide a race.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from course.shared.streams.ops import DEFAULT, StreamError
+from course.shared.streams.ops import DEFAULT, Kernel, StreamError
 from course.shared.streams.program import Program
 from labkit import torch_compat
 
@@ -29,6 +30,10 @@ LAUNCH = re.compile(r"(triton_\w+)\.run\((.*)\)|(cpp_\w+)\((.*)\)|(?:(\w+) = )?e
 OPERATOR = re.compile(r"torch\.ops\.streams\.(\w+?)(?:\.default)?\((.*)\)")
 ALLOC = re.compile(r"(buf\d+) = empty_strided_\w+\((\([^)]*\)), ")
 SAME = re.compile(r"(\w+) = (\w+); del \2|(\w+) = reinterpret_tensor\((\w+),")
+HARMLESS = re.compile(
+    r"assert_\w+\(|return |(?:\w+, ?)+= args$|\w+ = (?:copy_(?:if_)?misaligned\(\w+\)|arg\w+)$|del "
+)
+LOGGED = re.compile(r"^.*\[__output_code\] ?", re.MULTILINE)  # what TORCH_LOGS puts before each line
 BUFFER = re.compile(r"\b(?:buf\d+|arg\d+_\d+|primals_\d+|tangents_\d+)\b")
 
 
@@ -42,7 +47,7 @@ def write(
     stream = torch_compat.pretend_streams()
     torch_compat.pretend_h100()
     found = {}
-    with tempfile.TemporaryDirectory(prefix="labkit-cache-") as folder:
+    with tempfile.TemporaryDirectory(prefix="labkit-cache-", ignore_cleanup_errors=True) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         for fn in functions:
             torch_compat.dynamo_reset()
@@ -78,6 +83,13 @@ def steps(code: str) -> list[str]:
 def program_of(code: str, name: str = "Inductor's code") -> Program:
     """Inductor's code as a stream program: kernels on their streams with the buffers that they read and write.
 
+    Args:
+        code: a file that Inductor wrote, or the lines of one graph in the log of `TORCH_LOGS=output_code`.
+        name: of the program.
+
+    Raises:
+        StreamError: it is no code of Inductor, launches nothing, or uses a buffer in a line that is not known here.
+
     >>> code = '''
     ... def call(args):
     ...     stream1 = get_external_object_by_index(1)
@@ -94,6 +106,7 @@ def program_of(code: str, name: str = "Inductor's code") -> Program:
 
 
 def _body(code: str) -> list[str]:
+    code = LOGGED.sub("", code)
     start = code.find("def call(")
     if start < 0:
         raise StreamError("this is no code of Inductor: it has no `def call(`")
@@ -110,6 +123,7 @@ class _Reader:
     """Reads line after line, and knows the stream that it is in and which memory each name of a buffer stands for."""
 
     def __init__(self, code: str, name: str) -> None:
+        code = LOGGED.sub("", code)
         self.lines = [line.strip() for line in _body(code)]
         self.streams = _streams(self.lines)
         self.roles = {kernel: given.split(",") for kernel, given in SIGNATURE.findall(code)}
@@ -140,6 +154,12 @@ class _Reader:
                 self._operator(found[1], re.findall(r"\d+", found[2]))
             elif found := LAUNCH.match(line):
                 self._launch(found)
+            elif BUFFER.search(line.partition("#")[0]) and not HARMLESS.match(line):
+                raise StreamError(
+                    f"this line uses a buffer, and is none that this reader knows: {line[:120]}"
+                )
+        if not any(isinstance(op, Kernel) for op in self.made):
+            raise StreamError("no kernel is launched in this code")
         return self.made
 
     def _stream(self, index: str) -> str:

@@ -399,7 +399,7 @@ repair = Exercise(
     (
         "the same operators and the same value",
         "`norm` on a side stream, `y` on the current one",
-        "no race, nor with what the caller does next",
+        "no race, nor with a caller that goes on on the current stream",
         "the host never blocks",
         f"at most {REPAIRED:g} units",
     ),

@@ -277,8 +277,8 @@ traceable = Exercise(
     20,
     (
         "one graph with an operator of your own",
-        "the root's numbers on each rank of the group, in eager and compiled, for any shape, dtype, root and group, "
-        "and whatever the strides are on each rank",
+        "the root's numbers on each rank of the group, in eager and compiled, for any shape, root and group, any dtype "
+        "of the backend, and whatever the strides are on each rank",
         "the argument unchanged",
     ),
     judge,

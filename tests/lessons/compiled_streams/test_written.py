@@ -77,6 +77,26 @@ def test_what_is_no_code_is_refused():
         program_of("x = 1")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "buf5 = torch.ops.aten.topk.default(buf0, 64, -1, True, True)",
+        "torch.ops._c10d_functional.all_reduce_.default(buf0, 'sum', '0')",
+    ],
+)
+def test_a_reader_that_is_not_known_is_an_error_and_no_missing_race(line):
+    with pytest.raises(StreamError, match="none that this reader knows: (buf5 = )?torch"):
+        program_of(HEAD + f"        {line}\n" + REUSE + WAIT)
+
+
+def test_a_log_is_read_as_its_code_and_code_without_a_kernel_is_refused():
+    code = HEAD + REUSE + WAIT
+    prefix = "V1129 07:00:00.000000 1 torch/_inductor/graph.py:2500] [0/0] [__output_code] "
+    assert races("\n".join(prefix + line for line in code.splitlines())) == races(code) == ["wait too late"]
+    with pytest.raises(StreamError, match="no kernel is launched"):
+        program_of("def call(args):\n    return ()")
+
+
 def test_the_shortened_code_says_the_same():
     code = json.loads(recapture.INDUCTOR.read_text())["streamed"]
     assert repr(program_of(code)) == repr(program_of(shortened(code)))

@@ -153,13 +153,17 @@ def test_the_rules_in_the_lesson_give_the_times_of_the_simulation(seed):
     draw, program = random.Random(seed), Program(streams="a b")
     for i in range(25):
         stream, other = draw.sample(program.streams, 2)
-        word = draw.choice(("kernel", "kernel", "record", "wait", "wait_stream", "synchronize", "device"))
+        word = draw.choice(
+            ("kernel", "kernel", "record", "wait", "wait_stream", "synchronize", "event", "device")
+        )
         if word == "kernel":
             program.kernel(f"k{i}", 1 + draw.randrange(5), on=stream)
         elif word == "wait_stream":
             program.wait_stream(other, on=stream)
         elif word in ("synchronize", "device"):
             program.synchronize(stream if word == "synchronize" else None)
+        elif word == "event":
+            program.synchronize(event=draw.choice("ef"))
         else:
             getattr(program, word)(draw.choice("ef"), stream)
     spans = simulate(program).spans
