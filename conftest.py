@@ -17,9 +17,8 @@ _home = pytest.StashKey[tempfile.TemporaryDirectory]()
 
 
 def pytest_configure(config):
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # in a shell's background job, and so in what tests start
+    # a shell's background job ignores Ctrl-C, and so would what the tests start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_home] = tempfile.TemporaryDirectory(prefix="labkit-home-")
     os.environ["LABKIT_HOME"] = config.stash[_home].name

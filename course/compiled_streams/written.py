@@ -31,7 +31,7 @@ OPERATOR = re.compile(r"torch\.ops\.streams\.(\w+?)(?:\.default)?\((.*)\)")
 ALLOC = re.compile(r"(buf\d+) = empty_strided_\w+\((\([^)]*\)), ")
 SAME = re.compile(r"(\w+) = (\w+); del \2|(\w+) = reinterpret_tensor\((\w+),")
 HARMLESS = re.compile(
-    r"assert_\w+\(|return |(?:\w+, ?)+= args$|\w+ = (?:copy_(?:if_)?misaligned\(\w+\)|arg\w+)$|del "
+    r"assert_\w+\(|return |(?:\w+, ?)+= args$|\w+ = (?:copy_(?:if_)?misaligned\(\w+\)|arg\w+)$"
 )
 LOGGED = re.compile(r"^.*\[__output_code\] ?", re.MULTILINE)  # what TORCH_LOGS puts before each line
 BUFFER = re.compile(r"\b(?:buf\d+|arg\d+_\d+|primals_\d+|tangents_\d+)\b")
@@ -102,11 +102,10 @@ def program_of(code: str, name: str = "Inductor's code") -> Program:
       1  alloc('buf0', 'stream1', 4)
       2  kernel 'mm -> buf0' on 'stream1'
     """
-    return _Reader(code, name).read()
+    return _Reader(LOGGED.sub("", code), name).read()
 
 
 def _body(code: str) -> list[str]:
-    code = LOGGED.sub("", code)
     start = code.find("def call(")
     if start < 0:
         raise StreamError("this is no code of Inductor: it has no `def call(`")
@@ -123,7 +122,6 @@ class _Reader:
     """Reads line after line, and knows the stream that it is in and which memory each name of a buffer stands for."""
 
     def __init__(self, code: str, name: str) -> None:
-        code = LOGGED.sub("", code)
         self.lines = [line.strip() for line in _body(code)]
         self.streams = _streams(self.lines)
         self.roles = {kernel: given.split(",") for kernel, given in SIGNATURE.findall(code)}

@@ -13,7 +13,7 @@ import pandas as pd
 from labkit import files
 from labkit.look.found import COUNTS, Look
 
-__all__ = ["compare", "counts", "load", "save", "traded", "verdict"]
+__all__ = ["compare", "counts", "load", "save", "verdict"]
 
 GATED = [name for name in COUNTS if name != "regions"]  # regions rise and fall with breaks
 APART = "ranks differ"
@@ -125,7 +125,7 @@ def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | Non
     return pd.DataFrame(rows, columns=["rank", "count", "baseline", "now", "where"]) if rows else None
 
 
-def traded(baseline: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _traded(baseline: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The functions and reasons of breaks that the baseline lacks, where no rank has more breaks than there."""
     pairs = [(mine, baseline["ranks"][rank]) for rank, mine in now["ranks"].items()]
     new = [_new(mine, before, "where") for mine, before in pairs if mine["breaks"] <= before["breaks"] + 1e-9]
@@ -153,7 +153,7 @@ def verdict(baseline: dict[str, Any], now: dict[str, Any], path: Path) -> tuple[
     """Return whether the gate passes, and its words: what rose, and breaks that took the place of others."""
     rose = compare(baseline, now)
     if rose is None:
-        others = traded(baseline, now)
+        others = _traded(baseline, now)
         said = "; as many breaks, but others:" if others else ""
         return True, "\n  ".join([f"gate passed: nothing rose above {path}{said}", *others])
     lines = [f"gate failed: counts above {path}", rose.drop(columns="where").to_string(index=False)]
