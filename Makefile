@@ -47,9 +47,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@echo "Installing into $(VENV): about a minute the first time."
 	$(PY) tools/install.py $(addprefix --torch-index ,$(TORCH_INDEX)) $(if $(filter-out $(TORCH_FROM),$(INDEX)),--again)
 	@echo '$(INDEX)' > $(VENV)/torch-index
-	@{ command -v $${CXX:-g++} || command -v clang++; } >/dev/null && $(PY) -c 'import os, sys, sysconfig; \
-	  sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
-	  echo "Note: torch.compile needs a C++ compiler and Python's headers (g++ and python3-dev on Debian and Ubuntu)."
+	@$(PY) -m labkit.pace
 	@echo '$(CURDIR)' > $@
 
 lab: setup ## JupyterLab on the first lesson

@@ -7,10 +7,17 @@ import re
 import tempfile
 import time
 
+from labkit.pace import patience
+
 LIVE = {"labkit": "live"}
-# far above what it takes (benchmarks/faults.py measures that) on a busy machine, far below the limits that would
+# in `quiet_seconds`: far above what it takes (benchmarks/faults.py measures that), far below the limits that would
 # otherwise end a cell: 30 s for a stall, half an hour for a collective
 AT_ONCE_S = 15.0
+
+
+def quiet_seconds(began: float) -> float:
+    """The seconds since `began`, a `time.monotonic()`, as they would be on a quiet machine of the usual speed."""
+    return (time.monotonic() - began) / patience(1.0)
 
 
 class Kernel:
@@ -27,7 +34,7 @@ class Kernel:
         self.manager.start_kernel()
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(60)
+        self.client.wait_for_ready(patience(60))
         self.pids: list[int] = []
 
     def start(self, code: str) -> str:
@@ -35,7 +42,7 @@ class Kernel:
 
     def finish(self, request: str, limit: float = 60) -> dict:
         found = {"stdout": "", "stderr": "", "text": "", "html": "", "error": None, "count": None}
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + patience(limit)
         while True:
             message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
             if message["parent_header"].get("msg_id") != request:
@@ -87,7 +94,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: list[int], limit: float = 10.0) -> list[int]:
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + patience(limit)
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return [pid for pid in pids if alive(pid)]

@@ -23,7 +23,7 @@ MOST_LINES = 600
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
     "course ledger __main__ cli look postmortem doctor lessons study views page tlparse contract records trace shm"
-    " ranks environments report timing per_rank hardware places registry bounds files packages torch_compat"
+    " ranks environments report timing per_rank pace hardware places registry bounds files packages torch_compat"
 ).split()
 # the one import that runs upwards: a rank of that backend needs its process group
 UPWARDS = {("labkit.ranks.worker", "labkit.shm")}

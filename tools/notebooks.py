@@ -21,6 +21,7 @@ from typing import Any
 
 from labkit import files
 from labkit.lessons.execution import kernel
+from labkit.pace import patience
 from tools import fit
 from tools.fit import ROOT, WIDGET, code_cells
 
@@ -63,8 +64,8 @@ def run(
     """Execute `notebook` top to bottom in a new kernel that works in `folder`; returns it with its outputs.
 
     The kernel has a data folder of its own, empty and gone afterwards: the reader's answers are neither shown nor
-    added to. `timeout` is seconds a cell. Raises NotebookError naming the cell that failed, ran too long or lost its
-    kernel.
+    added to. `timeout` is seconds a cell on a quiet machine, and more where it is slow or busy. Raises NotebookError
+    naming the cell that failed, ran too long or lost its kernel.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -79,7 +80,7 @@ def run(
         with kernel() as over:
             client = NotebookClient(
                 notebook,
-                timeout=timeout,
+                timeout=round(patience(timeout)),
                 kernel_name="python3",
                 resources={"metadata": {"path": str(folder)}},
                 coalesce_streams=True,

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from course.break_it import suite
+from labkit.pace import patience
 from labkit.ranks import RankError, Ranks, here
 from labkit.records.reasons import clean
 from labkit.torch_compat import dynamo_reset, settings_kept
@@ -32,7 +33,7 @@ def ends(ranks: Ranks, play: Callable[..., Any], *args: Any, stall: float = 20.0
         The suite's End of each rank, by rank. Of a rank that ended while another waited, only that it ended.
     """
     try:
-        return list(ranks.run(_end, play, args, stall=stall, timeout=TIMEOUT_S).values())
+        return list(ranks.run(_end, play, args, stall=stall, timeout=patience(TIMEOUT_S)).values())
     except RankError as error:
         return [_told(outcome) for outcome in sorted(error.outcomes, key=lambda o: o.rank)]
 

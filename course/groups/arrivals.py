@@ -19,7 +19,7 @@ from labkit.report import PerRank, Report, provenance
 
 __all__ = ["Arrival", "meet"]
 
-STARTED_S = 30.0  # until the processes are up and know the watcher
+STARTED_S = 300.0  # ends what hangs before the processes are up and know the watcher
 LOOK_S = 0.005
 HIDDEN = "(not listed)"
 JOINED, FAILED, WAITING = "joined", "error", "still waiting"

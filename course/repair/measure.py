@@ -14,6 +14,7 @@ from course.repair.checks import judge
 from course.shared.options import chosen
 from course.shared.outcomes import judge as judge_end
 from course.shared.program import choose as choose_program
+from labkit.pace import patience
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
 from labkit.records import merge as merge_records
@@ -82,7 +83,7 @@ def run(
     tables: dict[str, list[pd.DataFrame]] = {key: [] for key in ("stages", "checks", "counts", "breaks")}
     with Ranks(3, device="cpu", backend="gloo", quiet=True, live=False) as three:
         for made, service in services.items():
-            facts = ranks.run(on_ranks.watched, service, timeout=TIMEOUT_S)
+            facts = ranks.run(on_ranks.watched, service, timeout=patience(TIMEOUT_S))
             found = described(facts, drills(three, service))
             for key, table in found.items():
                 tables[key].append(
@@ -93,7 +94,7 @@ def run(
     if rounds:
         timed = {BASELINE: (stages.sources(stages.faults()), False)}
         timed |= {made: (service, True) for made, service in services.items()}
-        times = Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S))
+        times = Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=patience(TIMEOUT_S)))
         whole["samples"] = times.frame.assign(evidence=ranks.label)
         verdicts = [times.compare(made, BASELINE) for made in services]
     return Report("repair", TITLE, ranks.label, whole, verdicts, notes=ours.notes, view=VIEW)
@@ -122,7 +123,7 @@ def factorial(ranks: Ranks, factors: Mapping[str, Sequence[str]], rounds: int) -
         fixed = [fault for fault in stages.faults() if fault not in faults]
         timed[" + ".join(left) or "neither"] = (stages.sources(fixed), True)
     timed[BASELINE] = (stages.sources(stages.faults()), False)
-    return Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=TIMEOUT_S))
+    return Times.merge(ranks.run(on_ranks.timed, timed, rounds, timeout=patience(TIMEOUT_S)))
 
 
 def merge(reports: Sequence[Report]) -> Report:
@@ -191,7 +192,7 @@ def drills(three: Ranks, service: Any) -> dict[str, tuple[bool, str]]:
     for check, (work, settings) in asked.items():
         try:
             answers = three.run(
-                on_ranks.day, service, work, stall=STALL_S, timeout=4 * PATIENCE_S, **settings
+                on_ranks.day, service, work, stall=STALL_S, timeout=patience(4 * PATIENCE_S), **settings
             )[0]
             found[check] = (len(answers) == len(work), f"{len(answers)} of {len(work)} answers")
         except RankError as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from labkit import hardware
+from labkit.pace import patience
 from labkit.ranks import cells, environment
 from labkit.ranks.call import GRACE_S, Call
 from labkit.ranks.errors import explain
@@ -25,6 +26,7 @@ from labkit.torch_compat import check_version
 
 HOOKS = ("labkit.records:install",)  # run in every rank as it starts
 ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
+TIMEOUT_S = 300.0  # of a call, on a quiet machine
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
 
 _current: weakref.ref[Ranks] | None = None
@@ -49,7 +51,8 @@ class Ranks:
         backend: 'auto', 'nccl' (by name also for ranks that share a GPU; NCCL then goes over TCP), 'gloo', 'shm'
             (shared memory, for CPU ranks of one machine) or 'fake' (each rank runs alone and collectives do nothing:
             real host time, wrong numbers).
-        timeout: Seconds that a call may take unless it says otherwise; None for no limit.
+        timeout: Seconds that a call may take unless it says otherwise; None for no limit. 'auto' is 300, and more where
+            the machine is slow or busy (`labkit.pace`).
         stall: Seconds that every unfinished rank may wait in the same collective or store call. Then the call ends with
             an error that has each rank's last collectives and their first difference. None for no limit. Compiling and
             computing do not count, however long they take.
@@ -90,7 +93,7 @@ class Ranks:
         device: str = "auto",
         backend: str = "auto",
         *,
-        timeout: float | None = 300.0,
+        timeout: float | None | str = "auto",
         stall: float | None = 30.0,
         collective_timeout: float = 120.0,
         verify: bool = False,
@@ -111,7 +114,8 @@ class Ranks:
         if any(hardware.VISIBLE in given for given in (self.env, *self.rank_env.values())):
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
         start = start_method(start)
-        _positive("timeout", timeout, none=True)
+        if timeout != "auto":
+            _positive("timeout", timeout, none=True)
         _positive("stall", stall, none=True)
         _positive("collective_timeout", collective_timeout)
         _positive("threads", threads)
@@ -335,8 +339,9 @@ class Ranks:
         grace: float = GRACE_S,
     ) -> PerRank:
         _positive("grace", grace)
-        limit = self.timeout if timeout == "default" else _positive("timeout", timeout, none=True)
-        patience = self.stall if stall == "default" else _positive("stall", stall, none=True)
+        timeout = self.timeout if timeout == "default" else timeout
+        limit = patience(TIMEOUT_S) if timeout == "auto" else _positive("timeout", timeout, none=True)
+        longest = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
         self._begin()
         try:
@@ -348,7 +353,7 @@ class Ranks:
                 members = self._chosen(ranks)
             self.calls += 1
             self._number += 1
-            call = Call(self._pool, members, self._number, limit, patience, self._progress, grace)
+            call = Call(self._pool, members, self._number, limit, longest, self._progress, grace)
             try:
                 call.send(request)
                 how = call.watch()
@@ -371,7 +376,7 @@ class Ranks:
                     after = self._start_again()
                 if self._closed:
                     raise RuntimeError("these ranks were closed while this call ran")
-                raise explain(how, outcomes, seconds, limit, patience, after)
+                raise explain(how, outcomes, seconds, limit, longest, after)
             self._pool.finish_output()
             return call.values()
         finally:

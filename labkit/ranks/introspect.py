@@ -7,6 +7,7 @@ anyway (`torch/csrc/distributed/c10d/FlightRecorder.hpp`), and the stack is read
 from __future__ import annotations
 
 import gc
+import importlib.util
 import itertools
 import linecache
 import math
@@ -36,13 +37,23 @@ KEPT = 256  # collectives that the flight recorder keeps; its default of 2,000 t
 SHOWN = 4  # collectives in an error message
 IDLE = 0.2  # a main thread that used more than this share of a core computes
 MOMENT_S = 0.01  # an error asks for its share of this time
+
+
+def _file(module: str) -> str:
+    """The file of a module of ours, by name: one that has moved is an error at import, not a stack read wrongly."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"labkit hides the frames of {module} from stacks, and there is no such module")
+    return spec.origin
+
+
 HIDDEN = tuple(
-    os.path.join(os.path.dirname(__file__), f)
-    for f in ("worker.py", "cells.py", "wire.py", "introspect.py", "messages.py", "collective_check.py")
+    _file(f"labkit.ranks.{name}")
+    for name in ("worker", "cells", "wire", "introspect", "messages", "collective_check")
 )
-_HERE = os.path.join(os.path.dirname(__file__), "")
-LABKIT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-_SHM = os.path.join(_HERE, "shm", "")
+_HERE = os.path.join(os.path.dirname(_file("labkit.ranks")), "")
+_SHM = os.path.join(os.path.dirname(_file("labkit.shm")), "")
+LABKIT = os.path.join(os.path.dirname(_file("labkit")), "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
 _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "short": 2}
@@ -363,7 +374,7 @@ def _described(stack: list[Step]) -> list[tuple[str, str, bool]]:
 
 def is_library(filename: str) -> bool:
     """Whether a file is no code of the reader's: installed code, Python itself, or this package."""
-    return filename.startswith(_HERE) or places.is_library(filename)
+    return filename.startswith((_HERE, _SHM)) or places.is_library(filename)
 
 
 def place(filename: str, line: int, name: str) -> str:

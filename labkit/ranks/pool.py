@@ -16,11 +16,10 @@ from labkit.ranks.environment import complete, merged
 from labkit.ranks.errors import Outcome, RankError, crash_frames
 from labkit.ranks.introspect import Activity, Snapshot
 from labkit.ranks.output import Printer
-from labkit.ranks.process import Process, Starter, now
+from labkit.ranks.process import STILL_S, Effort, Process, Starter, now
 from labkit.ranks.signals import no_interrupt
 from labkit.ranks.wire import Packed
 
-START_LIMIT_S = 60.0
 TICK_S = 0.5
 STOPPED = "stopped by a signal; SIGCONT lets it go on"
 SILENT = "in native code that holds Python's lock (GIL), and could not say where"
@@ -246,9 +245,9 @@ class Pool:
                 self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
             answered = lambda: failed() or all(m.outcome for m in self.members)  # noqa: E731
-            began = now()
-            while not self.pump(answered, TICK_S) and now() - began < START_LIMIT_S:
-                waiting(now() - began)
+            effort = Effort([process.pid for process in processes])
+            while not self.pump(answered, TICK_S) and effort.still_s() < STILL_S:
+                waiting(now() - effort.began)
             if not answered() or failed():
                 self.ask("where", [m for m in self.members if not m.outcome])
                 outcomes = [m.ended() for m in self.members]

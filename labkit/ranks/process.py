@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,48 @@ class Process:
         except OSError:
             text = ""
         return text.rpartition(")")[2].split() or [""]
+
+
+STILL_S = 60.0  # a start in which nothing has moved for this long is given up
+SAMPLE_S = 1.0
+READ = 4096  # bytes in a sample: fewer are no import
+
+
+class Effort:
+    """Whether processes get on: how long none of them has computed or read anything.
+
+    A hung process wakes up now and then (gloo's loop computes 0.01 s in 5 s), so a fiftieth of a core is the least that
+    counts. On a busy machine a starved process gets more than that, and one that waits for a slow disk reads.
+
+    Args:
+        pids: The processes.
+    """
+
+    def __init__(self, pids: Sequence[int]):
+        self.pids, self.began = pids, now()
+        self._last = self._moved = self.began
+        self._seen = {pid: _spent(pid) for pid in pids}
+
+    def still_s(self) -> float:
+        """Return the seconds since a process has moved; outside Linux, which does not tell, since the beginning."""
+        passed = now() - self._last
+        if passed >= SAMPLE_S:
+            before, self._seen = self._seen, {pid: _spent(pid) for pid in self.pids}
+            for pid, (computed, read) in self._seen.items():
+                if computed - before[pid][0] > passed / 50 or read - before[pid][1] > READ:
+                    self._moved = now()
+            self._last = now()
+        return now() - self._moved
+
+
+def _spent(pid: int) -> tuple[float, int]:
+    """The processor seconds of a process, and the bytes that it has read; zeros where that cannot be told."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[11:13]
+        read = Path(f"/proc/{pid}/io").read_text().partition("rchar: ")[2].split()[0]
+        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK"), int(read)
+    except (OSError, ValueError, IndexError):
+        return 0.0, 0
 
 
 class Starter:

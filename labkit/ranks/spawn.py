@@ -21,11 +21,20 @@ from typing import Any
 
 from labkit import torch_compat
 from labkit.ranks.environment import Started, complete
-from labkit.ranks.process import Process, Starter, StartError, crash_file, plumbing
+from labkit.ranks.process import (
+    SAMPLE_S,
+    STILL_S,
+    Effort,
+    Process,
+    Starter,
+    StartError,
+    crash_file,
+    now,
+    plumbing,
+)
 
 # what ranks need; labkit.records brings pandas and the structured-trace subscriber
 PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.shm", "labkit.records")
-START_LIMIT_S = 120.0
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
 
@@ -59,7 +68,7 @@ class Spawner(Starter):
         )
         theirs.close()
         self.sock = ours
-        self.ready, self.reaps_s = False, START_LIMIT_S  # it reports nothing during an import
+        self.ready, self.reaps_s = False, STILL_S  # it reports nothing during an import
         self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
@@ -87,16 +96,17 @@ class Spawner(Starter):
                 self.ended[said["ended"]] = said["code"]
 
     def _expect(
-        self,
-        done: Callable[[], bool],
-        limit: float,
-        what: str,
-        waiting: Callable[[float], object] | None = None,
+        self, done: Callable[[], bool], what: str, waiting: Callable[[float], object] | None = None
     ) -> None:
-        if not self.wait(done, limit, waiting):
+        """Wait as long as the zygote lives and gets on: a loaded machine or a slow disk is no error."""
+        effort = Effort([self.process.pid])
+        while not self.wait(done, SAMPLE_S):
             if self.gone:
                 raise StartError(f"the process that starts ranks ended: {self._last_words()}")
-            raise StartError(f"{what} took more than {limit:.0f} s")
+            if effort.still_s() > STILL_S:
+                raise StartError(f"{what} has made no progress for {STILL_S:.0f} s")
+            if waiting:
+                waiting(now() - effort.began)
 
     def wait_ready(self, waiting: Callable[[float], object] | None = None) -> None:
         """Wait until the zygote has imported torch and its compiler.
@@ -105,9 +115,9 @@ class Spawner(Starter):
             waiting: Is called with the seconds so far, again and again.
 
         Raises:
-            StartError: If it ends before, or takes more than START_LIMIT_S.
+            StartError: If it ends before, or makes no progress for STILL_S.
         """
-        self._expect(lambda: self.ready, START_LIMIT_S, "importing torch", waiting)
+        self._expect(lambda: self.ready, "importing torch", waiting)
 
     def fits(self, environ: Mapping[str, str], waiting: Callable[[float], object] | None = None) -> bool:
         """Whether its forks can run in `environ`; waits for its imports, as `wait_ready`, if only they can tell."""
@@ -128,7 +138,7 @@ class Spawner(Starter):
                 socket.send_fds(self.sock, [json.dumps({"fork": ticket}).encode()], files)
             except OSError as error:
                 raise StartError(f"the process that starts ranks is gone: {self._last_words()}") from error
-            self._expect(lambda: ticket in self._forked, 30.0, "forking a rank")
+            self._expect(lambda: ticket in self._forked, "forking a rank")
             said = self._forked.pop(ticket)
             if "why" in said:
                 raise StartError(f"this machine refused to fork a rank: {said['why']}")

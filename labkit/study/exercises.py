@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labkit.pace import patience
 from labkit.ranks import RankError, Ranks
 from labkit.ranks.errors import Outcome, waiting
 from labkit.torch_compat import settings_kept
@@ -149,7 +150,7 @@ def on_ranks(
         args: its arguments.
         only: the one rank to run it on; None for all.
         hint: for an error inside: what is asked for instead.
-        timeout: in seconds.
+        timeout: in seconds on a quiet machine; more on a slow or busy one.
 
     Returns:
         The value of each rank, in rank order.
@@ -159,7 +160,9 @@ def on_ranks(
             the timeout.
     """
     try:
-        return list(ranks.run(_run, look, *args, timeout=timeout, stall=STALL_S, ranks=only).values())
+        return list(
+            ranks.run(_run, look, *args, timeout=patience(timeout), stall=STALL_S, ranks=only).values()
+        )
     except RankError as error:
         raise _mistake(error, hint) from error
 

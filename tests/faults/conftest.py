@@ -1,4 +1,4 @@
-"""One kernel a file, with two ranks and four, the ways a peer may wait, and what every cell after a fault must give."""
+"""One kernel a file and a backend: two ranks and four, how a peer waits, and what a cell after a fault must give."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from kernels import Kernel
+from kernels import Kernel, quiet_seconds
 
 SETUP = """
 import ctypes, os, resource, signal, sys, time
 import torch, torch.distributed as dist
 import labkit
-groups = {n: labkit.Ranks(n, device="cpu", backend="gloo", quiet=True) for n in (2, 4)}
+groups = {n: labkit.Ranks(n, device="cpu", backend="BACKEND", quiet=True) for n in (2, 4)}
 ranks = groups[2]
 def in_collective():
     dist.all_reduce(torch.ones(1))
@@ -27,7 +27,7 @@ def right_number():
 
 @dataclass
 class Cell:
-    """What a cell gave: its output, its error as (name, text), and how long it took."""
+    """What a cell gave: its output, its error as (name, text), and how long it took (see `quiet_seconds`)."""
 
     out: dict
     seconds: float
@@ -43,13 +43,13 @@ class Cell:
 class Lesson:
     """A kernel that has ranks. `cell` runs code; `right` says whether the ranks still compute."""
 
-    def __init__(self, kernel: Kernel):
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, backend: str):
+        self.kernel, self.backend = kernel, backend
 
     def cell(self, code: str, limit: float = 60) -> Cell:
         started = time.monotonic()
         out = self.kernel.run(code, limit)
-        return Cell(out, time.monotonic() - started)
+        return Cell(out, quiet_seconds(started))
 
     def value(self, code: str, limit: float = 60) -> str:
         found = self.cell(code, limit)
@@ -62,9 +62,16 @@ class Lesson:
         return self.value(f"groups[{n}].run(right_number).same()") == str([total, total])
 
 
+def pytest_generate_tests(metafunc):
+    """A file whose faults are those of the table names both backends: `BACKENDS = ("gloo", "shm")`."""
+    if "lesson" in metafunc.fixturenames:
+        backends = getattr(metafunc.module, "BACKENDS", ("gloo",))
+        metafunc.parametrize("lesson", backends, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def lesson():
+def lesson(request):
     kernel = Kernel()
-    assert kernel.run(SETUP, 120)["error"] is None
-    yield Lesson(kernel)
+    assert kernel.run(SETUP.replace("BACKEND", request.param), 120)["error"] is None
+    yield Lesson(kernel, request.param)
     kernel.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from kernels import AT_ONCE_S
+from kernels import AT_ONCE_S, quiet_seconds
 
 pytestmark = pytest.mark.kernel
+BACKENDS = ("gloo", "shm")
 
 LAST = "    me, last = dist.get_rank(), dist.get_world_size() - 1\n"
 FAULTS = {
@@ -34,7 +35,7 @@ def test_stop(lesson, fault, n, presses):
         lesson.kernel.manager.interrupt_kernel()
         time.sleep(0.1)
     found = lesson.kernel.finish(request)
-    assert time.monotonic() - pressed < AT_ONCE_S
+    assert quiet_seconds(pressed) < AT_ONCE_S
     ended_itself = fault.startswith(("raises", "killed"))
     if ended_itself and presses > 1 and not found["error"]:
         # the second press came while IPython showed the RankError, which it breaks off with this line

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import labkit
+from labkit.pace import patience
 from labkit.ranks import Outcome, RankError
 
 
@@ -108,7 +109,7 @@ def test_a_stopped_rank_is_called_that():
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         pid = ranks.status()[1]["pid"]
         os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience(10)
         while ranks.status()[1]["state"] == "idle" and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [row["state"] for row in ranks.status()] == [

@@ -13,7 +13,7 @@ import textwrap
 import time
 
 import pytest
-from kernels import AT_ONCE_S, alive, gone
+from kernels import AT_ONCE_S, alive, gone, quiet_seconds
 
 import labkit
 from labkit.ranks import RankError, spawn
@@ -113,7 +113,7 @@ def test_one_rank_raises_while_the_other_waits_in_a_collective(ranks, culprit):
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         ranks.run(half, culprit)
-    assert time.monotonic() - started < AT_ONCE_S
+    assert quiet_seconds(started) < AT_ONCE_S
     text = str(caught.value)
     assert caught.value.rank == culprit
     assert text.index(f"rank {culprit} raised KeyError") < text.index(
@@ -160,7 +160,7 @@ def test_a_rank_dies(ranks, end, words):
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         ranks.run(die, end)
-    assert time.monotonic() - started < AT_ONCE_S
+    assert quiet_seconds(started) < AT_ONCE_S
     assert caught.value.rank == 1
     assert words in str(caught.value) and "rank 0" in str(caught.value)
     assert ranks.run(all_reduce, 1).same() == [3.0, 3.0, 3.0]

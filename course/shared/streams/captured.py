@@ -17,6 +17,7 @@ from course.shared.streams import shipped
 from course.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from course.shared.streams.ops import DEFAULT, StreamError
 from labkit import torch_compat
+from labkit.pace import patience
 from labkit.ranks import Ranks
 
 __all__ = ["as_data", "called", "capture", "check_streams", "compiled", "in_a_child", "is_view", "short"]
@@ -62,7 +63,7 @@ def in_a_child(
         if ship:
             return shipped.fetch(look, arguments)
         raise torch_compat.UnsupportedTorch(f"streams are compiled by torch {shipped.SINCE} and later")
-    with Ranks(1, "cpu", "gloo", timeout=timeout, quiet=True) as child:
+    with Ranks(1, "cpu", "gloo", timeout=patience(timeout), quiet=True) as child:
         found = child.run(look, *arguments)[0]
     if isinstance(found, StreamError):
         raise found
