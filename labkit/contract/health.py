@@ -5,7 +5,7 @@ the rank-symmetric health gather: a rank that compiled something else is an erro
 
 To copy it takes more than the other parts do: besides exchange.py it needs labkit's torch_compat, because what it
 listens to has no public name in torch (`trace_logger` and `on_region_entry`, with what these two call), and
-graphs/compile_log.py, which knows of earlier compiles whether they ended in a break.
+records/compile_log.py, which knows of earlier compiles whether they ended in a break.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Averaging:
         init, no_sync = DistributedDataParallel.__init__, DistributedDataParallel.no_sync
 
         @functools.wraps(init)
-        def noted_init(ddp: Any, *args: Any, **kwargs: Any) -> None:
+        def noted_init(ddp: Any, /, *args: Any, **kwargs: Any) -> None:
             init(ddp, *args, **kwargs)
             self._made[ddp] = line_of_program()
 

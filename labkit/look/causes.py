@@ -30,6 +30,11 @@ _LIMIT = "recompile limit"
 _DDP = "DistributedDataParallel.forward was compiled"
 _UNNAMED = re.compile("`.*?`")
 _CHOICE = "expected once for each value, with the sizes that belong to it"
+_ZERO_ONE = "torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic"
+# in a program without an optimizer, which may serve: what has the size 1 there can hardly be left out
+_SERVED = (
+    f"expected once, as for a single token after a prompt, or a single request; else pad it: {_ZERO_ONE}"
+)
 _CHOICES = "choose outside of the compiled function what the value selects, and pass that"
 # holds the function that torch compiles for all of its own modules
 _SHARED = "torch/_dynamo/external_utils.py"
@@ -48,7 +53,7 @@ _FIXES = (
     (r"c10d|distributed|all_reduce|all_gather|Work|ProcessGroup", "use the functional collectives, or call it outside"),
     (
         r"size mismatch.*(?:expected|actual) [01]\b|size\(\)\[\d+\] == [01]$",
-        "pad it, or drop that batch: torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic",
+        f"pad it, or drop that batch: {_ZERO_ONE}",
     ),
     (r"size mismatch|size\(\)|Eq\(s|length", "use torch._dynamo.mark_dynamic, or pad to a few sizes"),
     (r"requires_grad mismatch", "expected once, as where the first block alone has an input without gradient"),
@@ -56,7 +61,10 @@ _FIXES = (
     (r"param_groups", "keep this setting constant, or make it a tensor: a schedule changes it"),
     (r"dtype mismatch|stride mismatch", "give every call an input of one dtype and layout"),
     (r"check_obj_id|deallocated", "make the object once and keep it, or share it between the modules"),
-    (r" == -?[\d.]+(?:e-?\d+)?$", "make the number a tensor, or keep it constant"),
+    (
+        r" == -?[\d.]+(?:e-?\d+)?$",
+        "expected once for each of a few values; else make the number a tensor, or keep it constant",
+    ),
 )  # fmt: skip
 
 
@@ -222,6 +230,8 @@ def _recompiles(looked: Look) -> list[Cause]:
         own, library = _own_line(looked, name, where)
         title, verb, why = name, "was", looked.guard_of(name, rank) if len(mine) else ""
         fix = _fix(reason)
+        if fix.endswith(_ZERO_ONE) and looked.unit == "forward":
+            fix = _SERVED
         if any(_SELECTS.search(one) for one in mine["reason"]):  # a size may change along with it
             fix = _CHOICES if len(over) else _CHOICE
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,15 @@ def program_of(given: argparse.Namespace) -> Program:
         if not os.path.isfile(target):
             raise ValueError(f"there is no script {target}")
         target = os.path.abspath(target)
-    elif PathFinder.find_spec(target.partition(".")[0], [os.getcwd(), *sys.path]) is None:
+    elif not _there(target.partition(".")[0]):
         raise ValueError(f"there is no module {target}, neither here nor among the installed ones")
     backend = "" if given.backend == "auto" else given.backend
     return Program(target, given.module is not None, tuple(arguments), backend)
+
+
+def _there(name: str) -> bool:
+    """Whether a module is in this folder, or installed, also editable: such installs have finders of their own."""
+    return PathFinder.find_spec(name, [os.getcwd()]) is not None or find_spec(name) is not None
 
 
 def _free(trace: Path | None) -> None:

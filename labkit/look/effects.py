@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 import weakref
@@ -87,8 +88,13 @@ class Seen:
         self._counts[switch, value, torch_compat.current_compile_id(), before, after, note] += 1
 
     def _around(self, original: Original, around: Callable[..., Any]) -> Original:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:  # what stands around it takes by position what torch may give by name
+                bound = signature.bind(*args, **kwargs)
+                args, kwargs = bound.args, bound.kwargs
             return around(original, *args, **kwargs)
 
         torch_compat.hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]

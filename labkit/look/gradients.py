@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import sys
 from collections import Counter
@@ -113,11 +114,13 @@ class Leaving:
 
 
 def _around(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
-            return original(*args)
-        return around(original, *args)
+            return original(*args, **kwargs)
+        return around(original, *(signature.bind(*args, **kwargs).args if kwargs else args))
 
     torch_compat.hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
     return call

@@ -36,11 +36,10 @@ class Loads:
         finally:
             nn.Module.load_state_dict = load  # type: ignore[method-assign]
 
-    def _load(
-        self, load: Callable[..., Any], module: nn.Module, state: Any, *args: Any, **options: Any
-    ) -> Any:
+    def _load(self, load: Callable[..., Any], module: nn.Module, /, *args: Any, **options: Any) -> Any:
+        state = args[0] if args else options.get("state_dict")
         given = list(state) if isinstance(state, Mapping) else []
-        found = load(module, state, *args, **options)
+        found = load(module, *args, **options)
         missing, unexpected = getattr(found, "missing_keys", None), getattr(found, "unexpected_keys", None)
         if missing and unexpected:
             same = {bare(key) for key in missing} & {bare(key) for key in unexpected}

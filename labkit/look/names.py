@@ -47,7 +47,7 @@ class Names:
             for name, method in methods.items():
                 setattr(nn.Module, name, method)
 
-    def _reads(self, method: Callable[..., Any], module: nn.Module, *args: Any, **options: Any) -> Any:
+    def _reads(self, method: Callable[..., Any], module: nn.Module, /, *args: Any, **options: Any) -> Any:
         self._note(module)
         return method(module, *args, **options)
 

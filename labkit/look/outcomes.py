@@ -70,14 +70,21 @@ def verdict(rows: Sequence[Outcome], rank: int, noise: str = "") -> str:
     'the same in what was compared in each of 1 runs: collectives, graphs, recompiles and numbers'
     """
     left = (
-        f"; numbers differ between two runs without a difference, and were not compared: {noise}"
+        f"; numbers differ from run to run of the program as it is (has it a seed?), and were not compared: {noise}"
         if noise
         else ""
     )
+    own = next((row.found for row in rows if not row.said), [])
+    if own:
+        left += (
+            "; the program as it is differs between its own two runs, the second of which has warm caches"
+            f" ({', '.join(WORDS[one] for one in own)}): a run with a difference may differ for the same reason"
+        )
     changed, tried = [row.name for row in rows if row.found], sum(not row.untried for row in rows)
     if changed:
         return (
-            f"{len(changed)} of {tried} runs differ, by one thing on rank {rank}: {', '.join(changed)}{left}"
+            f"{len(changed)} of {tried} runs differ{'' if own else f', by one thing on rank {rank}'}:"
+            f" {', '.join(changed)}{left}"
         )
     what = "collectives, graphs and recompiles" if noise else "collectives, graphs, recompiles and numbers"
     return f"the same in what was compared in each of {tried} runs: {what}{left}"

@@ -24,10 +24,11 @@ from labkit.look.outcomes import OUTCOMES, Outcome, compare, verdict
 from labkit.look.perturbed_page import html, text
 from labkit.look.program import Program
 from labkit.look.steps import Options
+from labkit.pace import patience
 
 __all__ = ["Perturbation", "look", "perturbations"]
 
-TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
+TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run on a quiet machine, unless the command says otherwise
 SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
 BASE = ("as it is, cold caches", "as it is, warm caches")
 # what a run with a difference cannot be asked for
@@ -163,7 +164,7 @@ def look(given: argparse.Namespace) -> int:
     given.verify = chosen.backend in ("gloo", "shm")  # each of its collectives can be compared before it runs
     every = perturbations(rank, batch, given.perturb_delay, chosen.device, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
-    given.timeout, given.stall = given.timeout or TIMEOUT_S, given.stall or STALL_S
+    given.timeout, given.stall = given.timeout or round(patience(TIMEOUT_S)), given.stall or STALL_S
     runs = len(every) + len(BASE)
     print(
         f"{runs} runs of {program.name} on {world} ranks; rank {rank} differs. A run ends after at most"

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import os
 import pkgutil
+import random
 import shlex
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import pandas as pd
+import torch
 import torch.distributed as dist
 
 from labkit import report
@@ -93,6 +95,7 @@ def run(program: Program, options: Options, folder: str) -> None:
     """
     rank, me = here().rank, os.getpid()
     _leave_labkits_group()
+    _seed()
     let_groups_end()
     force_backend(program.backend)
     journal.keep(Path(folder), rank)
@@ -215,6 +218,17 @@ def _leave_labkits_group() -> None:
     _kept.append(default_store())
     dist.destroy_process_group()
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+
+def _seed() -> None:
+    """Give this rank random numbers of its own, as a fresh process has them: ranks are forked, with one state.
+
+    Torch, `random` and numpy seed themselves from the system. A GPU's generator is made in the rank.
+    """
+    random.seed()
+    torch.default_generator.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def let_groups_end() -> None:

@@ -108,7 +108,7 @@ class Steps:
 
     # --- what the hooks call ---
 
-    def compiled(self, of: Made, made: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def compiled(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a compiled callable, which may begin a step."""
         of.calls += 1
         self.seen.called()
@@ -134,7 +134,7 @@ class Steps:
         if not self._over:
             self.returned(found)
 
-    def optimizer(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
@@ -146,7 +146,7 @@ class Steps:
             if not self.options.step:
                 self._end()
 
-    def named(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def named(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
         if self._timed or self.open or self._clock or threading.get_ident() != self._thread:
             return fn(*args, **kwargs)
@@ -253,7 +253,7 @@ def watching(steps: Steps) -> Iterator[None]:
         return wrapped(made, around)
 
     @functools.wraps(init)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+    def made(self: Any, /, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         steps.trains()
         # bound, because schedulers ask for its function; on the object, because Dynamo unwraps those of classes

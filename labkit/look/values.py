@@ -77,7 +77,7 @@ class Values:
             files.replace(path, body.getvalue())
             self._kept = {}
 
-    def _backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._inside or self._taken or threading.get_ident() != self._thread:
             return original(*args, **kwargs)
         self._note(args[0] if args else kwargs.get("tensors"))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from labkit.postmortem.rows import Call, Dump, Frame, short
+from labkit.postmortem.rows import Call, Dump, Frame, scatters, short
 
 __all__ = ["Unreadable", "looks_like", "read"]
 
@@ -69,7 +69,7 @@ def read(path: Path, file: str, rank: int | None) -> Dump:
     if not isinstance(held, dict) or not ({"entries", "pg_config", "pg_status"} & set(held)):
         raise Unreadable("plain data, and no flight record: it has neither entries nor pg_config")
     try:
-        return _dump(held, file, rank)
+        return _dump(held, file, rank, path.stat().st_mtime)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unreadable(
             f"a flight record of an unknown form: {type(error).__name__} {short(str(error), 80)}"
@@ -118,13 +118,13 @@ def _json(data: bytes) -> Any:
         raise Unreadable("the JSON of a flight record is cut off or damaged") from None
 
 
-def _dump(held: dict, file: str, rank: int | None) -> Dump:
+def _dump(held: dict, file: str, rank: int | None, written: float) -> Dump:
     members = {}
     for name, group in held.get("pg_config", {}).items():
         ranks = tuple(int(number) for number in re.findall(r"\d+", _text(group.get("ranks", ""), 10**6)))
         if ranks:
             members[_text(name)] = ranks
-    dump = Dump(file, rank, members)
+    dump = Dump(file, rank, members, written=written)
     frame = _frames()
     for index, entry in enumerate(held.get("entries", [])):
         dump.calls.append(_call(entry, index, file, -1 if rank is None else rank, frame))
@@ -171,7 +171,7 @@ def _call(entry: dict, index: int, file: str, rank: int, frame: Callable[[Any], 
         p2p=p2p,
         inputs=_sizes(entry.get("input_sizes", ())),
         outputs=_sizes(entry.get("output_sizes", ())),
-        dtypes=tuple(map(_text, entry.get("input_dtypes", ()))),
+        dtypes=tuple(map(_text, entry.get("output_dtypes" if scatters(name) else "input_dtypes", ()))),
         open=not (entry.get("retired", False) or state in DONE),
         index=index,
         created=_whole(entry.get("time_created_ns") or 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from labkit.postmortem.clues import call, named
+from labkit.postmortem.earlier import age
 from labkit.postmortem.material import Material
 
 __all__ = ["gaps"]
@@ -46,11 +47,13 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
     without = [rank for rank in ranks if rank not in material.dumps and rank not in material.older]
     for rank, dump in sorted(material.older.items())[:8]:
         last = f"ends with {call(dump.calls[-1])}" if dump.calls else "has no call"
-        said.append(
-            f"the record of rank {rank}, {dump.file}, {last}, and the others' go on: it is of an earlier moment, or the"
-            " rank made no call after that; it is compared with none"
-        )
-    if not material.dumps:
+        why = "the others' go on: it is of an earlier moment, or the rank made no call after that"
+        if rank in material.why:
+            shown, cite = material.why[rank]
+            old = age(material, rank, cite)
+            why = f"{shown} [{cite}]: it is of an earlier moment{f' ({old})' if old else ''}"
+        said.append(f"the record of rank {rank}, {dump.file}, {last}, and {why}; it is compared with none")
+    if not (material.dumps or material.older):
         said.append(RECORD)
     elif without:
         said.append(f"no flight record of {named(without)}: what they called is not known")

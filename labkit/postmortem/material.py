@@ -27,6 +27,9 @@ JOB = re.compile(
     r"(?:^|/)(?:slurm-\d+[^/]*|[^/]*[_.-]\d{5,}\.(?:out|err|log))$", re.I
 )  # Slurm's names: `%x-%j.out`
 MOST_RANKS = 65_536
+ENDED_BY_LAUNCHER = ("-15", "143")
+RAISED = ("error", "gloo", "named", "memory", "store")  # as what a traceback counts
+LAUNCHERS = re.compile(r"ChildFailedError|SignalException")  # errors of the launcher itself
 Progress = Callable[[int, int, str], None]
 
 
@@ -34,18 +37,24 @@ Progress = Callable[[int, int, str], None]
 class Material:
     """What was read: `rows` of evidence and `dumps`, and of each file what it was taken for.
 
-    `older` has the records that may be of an earlier moment than the others: they are compared with none.
+    `older` has the records that are or may be of an earlier moment: they are compared with none. `why` has, by rank,
+    the later stack or error that shows it: a sentence, and the place of the evidence.
     """
 
     reads: list[Read] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     dumps: dict[int, Dump] = field(default_factory=dict)
     older: dict[int, Dump] = field(default_factory=dict)
+    why: dict[int, tuple[str, str]] = field(default_factory=dict)
     last: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank: where its log ends, and when
 
     def of(self, rank: int, *kinds: str) -> list[Row]:
         """The rows of a rank, of these kinds, in the order of their files."""
         return [row for row in self.rows if row.rank == rank and row.kind in kinds]
+
+    def written(self, file: str) -> float:
+        """When a file was written; 0 where that is not known."""
+        return next((read.written for read in self.reads if read.file == file), 0.0)
 
     def ranks(self) -> list[int]:
         """Every rank that a file or a group names."""
@@ -106,10 +115,12 @@ def gather(folders: Iterable[Path], progress: Progress = lambda done, all_, file
             )
         except OSError as error:
             unread(file, error)
+        material.reads[-1].written = _written(path)
         done += _size(path)
     progress(total, total, "")
     _processes(material, pids)
     _fatal(material)
+    _raised(material)
     return material
 
 
@@ -148,6 +159,13 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _one(path: Path, file: str, to: Material, pids: dict[str, int], seen: Callable[[int], None]) -> None:
@@ -272,6 +290,18 @@ def _fatal(to: Material) -> None:
             found = found or stack
             if stack or (row.kind in ("abort", "gloo") and row.line <= end.line):
                 to.rows[at] = replace(row, rank=next(iter(ranks)))
+
+
+def _raised(to: Material) -> None:
+    """The one traceback without a rank is that of the one rank that torchrun saw end with the status of an error."""
+    failed = {row.rank for row in to.rows if row.kind == "exit" and row.key not in ENDED_BY_LAUNCHER}
+    raised = {row.rank for row in to.rows if row.kind == "exit" and row.key == "1"}
+    found = [at for at, row in enumerate(to.rows) if row.rank is None and row.frames and row.kind in RAISED]
+    found = [at for at in found if not LAUNCHERS.search(to.rows[at].text)]
+    own = any(row.rank in raised and row.frames and row.kind in RAISED for row in to.rows)
+    if len(failed) == len(raised) == 1 and len({to.rows[at].text for at in found}) == 1 and not own:
+        for at in found:
+            to.rows[at] = replace(to.rows[at], rank=next(iter(raised)))
 
 
 def _counts(read: logs.Log | structured.Trace) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from labkit.postmortem.material import Material
+from labkit.postmortem.material import ENDED_BY_LAUNCHER, Material
 from labkit.postmortem.rows import Row, is_own, short
 from labkit.postmortem.stacks import WORKS
 
@@ -18,7 +18,6 @@ FOLLOWS = re.compile(
     r"|NCCL|gloo|TCPStore|Broken pipe|monitoredBarrier|ProcessRaisedException|ProcessExitedException|wait timeout"
     r"|connectFullMesh"
 )
-ENDED_BY_LAUNCHER = ("-15", "143")
 PLACES = (
     "new_group",
     "init_process_group",

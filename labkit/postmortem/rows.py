@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["Call", "Dump", "Frame", "Read", "Row", "is_own", "own", "short"]
+__all__ = ["Call", "Dump", "Frame", "Read", "Row", "is_own", "own", "scatters", "short"]
 
 # torch's and Python's own files, and code that a compiler generated
 FOREIGN = re.compile(
@@ -107,9 +107,8 @@ class Call:
         return "a compiled graph" if any(GENERATED.search(frame.file) for frame in self.frames) else ""
 
     def __str__(self) -> str:
-        sizes = ", ".join(str(list(size)) for size in self.inputs[:3]) + (
-            ", …" if len(self.inputs) > 3 else ""
-        )
+        shown = self.outputs if scatters(self.op) else self.inputs
+        sizes = ", ".join(str(list(size)) for size in shown[:3]) + (", …" if len(shown) > 3 else "")
         kinds = ", ".join(dict.fromkeys(self.dtypes))
         return f"{self.op}({sizes}{' ' + kinds if kinds else ''})"
 
@@ -124,6 +123,7 @@ class Dump:
     calls: list[Call] = field(default_factory=list)
     backend: str = ""
     wrapped: bool = False  # whether its oldest calls have been overwritten
+    written: float = 0.0  # when its file was
 
 
 @dataclass(slots=True)
@@ -135,6 +135,16 @@ class Read:
     rank: int | None = None
     note: str = ""
     size: int = 0
+    written: float = 0.0  # when the file was
+
+
+def scatters(op: str) -> bool:
+    """Whether a collective is a scatter, of which only the source has inputs: all ranks have an output.
+
+    >>> scatters("gloo:scatter"), scatters("_reduce_scatter_base"), scatters("gather")
+    (True, False, False)
+    """
+    return "scatter" in op and "reduce_scatter" not in op
 
 
 def is_own(file: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.postmortem import clues, gaps, making, remarks, schedule, waits
+from labkit.postmortem import clues, earlier, gaps, making, remarks, schedule, waits
 from labkit.postmortem.material import Material
 from labkit.postmortem.ranks import Said, State, deaths, doing, during, open_compile, spell, states
 from labkit.postmortem.schedule import Difference
@@ -83,10 +83,12 @@ def _found(material: Material, ranks: list[int]) -> list[Difference]:
     while True:
         found = schedule.differences(material.dumps, ranks) + waits.messages(material.dumps)
         found = [d for d in found if not _moments(d, material)]
-        older = schedule.older(found, material.dumps)
-        if not older:
+        later = earlier.contradicted(found, material)
+        ranks = list(later or schedule.older(found, material.dumps))
+        if not ranks:
             return found
-        for rank in older:
+        material.why |= later
+        for rank in ranks:
             material.older[rank] = material.dumps.pop(rank)
 
 
@@ -167,6 +169,12 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
         text = f"{clues.named(absent)} {verb} not made {clues.place(difference)}, {some}"
         text += f", in which {clues.named(there)} wait" + ("s" if len(there) == 1 else "")
         cites = tuple(material.dumps[rank].file for rank in absent[:3])
+        for rank in absent[:3]:
+            if old := earlier.age(material, rank):
+                said = (
+                    f"the record of rank {rank} is {old} than its last file: it may have made the call since"
+                )
+                chain.append(Said(said, (material.dumps[rank].file,)))
     elif odd:
         call = next((difference.present[r] for r in odd if r in difference.present), some)
         text = f"{clues.named(odd)} called {call} as {clues.place(difference)}"
@@ -176,11 +184,11 @@ def _difference(material: Material, way: list[Difference], ranks: list[int]) -> 
         text = f"the ranks differ at {clues.place(difference)} ({difference.what}), as many on each side"
         text += ": which is wrong, the records do not say"
         cites = tuple(call.cite for call in list(difference.present.values())[:2])
-    for earlier in reversed(way[:-1]):
+    for before in reversed(way[:-1]):
         chain.append(
             Said(
-                f"{clues.place(earlier)} waits for the same: {clues.named(earlier.absent)} did not come to it",
-                _cites(earlier),
+                f"{clues.place(before)} waits for the same: {clues.named(before.absent)} did not come to it",
+                _cites(before),
             )
         )
     chain += clues.beside(material, difference) + clues.likely(material, difference)
@@ -312,12 +320,14 @@ def _none(material: Material, ranks: list[int], by_rank: dict[int, State]) -> Ve
     bad = [row for row in material.rows if row.kind in FAULTS and not any(name in row.text for name in mute)]
     if bad:
         chain = [
-            Said(f"rank {row.rank if row.rank is not None else '?'}: {row.text}", (row.cite,))
+            Said(f"rank {'?' if row.rank is None else row.rank}: {row.text}{at}", (row.cite,))
             for row in bad[:8]
+            for at in [f", at {row.where}" if row.where else ""]
         ]
-        return Verdict(
-            "cannot tell", [], Said("there are errors, and no rank that they could be laid to"), chain
-        )
+        text = "there are errors, and no rank that they could be laid to"
+        if cut and all(row.rank in cut for row in bad):
+            text = f"{clues.named(cut)} lost the connection to a rank of which nothing here says what it did"
+        return Verdict("cannot tell", [], Said(text), chain)
     busy = [r for r in ranks if by_rank[r].name == "compiling"]
     if busy:
         text = f"{clues.named(busy)} {'is' if len(busy) == 1 else 'are'} compiling; no rank is known to wait"

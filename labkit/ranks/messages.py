@@ -25,6 +25,7 @@ class _Begun(NamedTuple):
 
 # Gloo's messages are not in torch's flight recorder, and the handle that a program waits with does not name the peer.
 _begun: deque[_Begun] = deque(maxlen=KEPT)
+_PEER = {"send": "dstRank", "recv": "srcRank"}  # torch/csrc/distributed/c10d/init.cpp
 _WORDS = {"send": "sends to", "recv": "receives from"}
 _WHY = {
     frozenset(["send"]): "none of them receives: let one receive first, or give both messages of a rank to"
@@ -72,9 +73,10 @@ def note_messages() -> None:
 
 def _noted(name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(begin)
-    def call(group: Any, tensors: Any, peer: int, *more: Any) -> Any:
-        work = begin(group, tensors, peer, *more)
+    def call(group: Any, *given: Any, **named: Any) -> Any:
+        work = begin(group, *given, **named)
         if work is not None:  # NCCL has one handle for all messages of a batch
+            peer = given[1] if len(given) > 1 else named[_PEER[name]]
             _begun.append(_Begun(weakref.ref(work), name, peer_of(group, peer)))
         return work
 

@@ -164,3 +164,63 @@ def test_a_script_without_steps_is_a_request_that_cannot_be_met(look, tmp_path):
     assert module.returncode == 2 and "ran ['--lr', '3'] __main__" in module.stdout
     named = look("-n", "1", "--step", "nowhere", "mine/plain.py")
     assert named.returncode == 2 and "plain.py defines no such function" in named.stderr
+
+
+FINDER = """\
+import sys
+from importlib.machinery import PathFinder
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [{folder!r}]) if name == "edited" else None
+
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.slow
+def test_a_module_of_an_editable_install_is_found(tmp_path, monkeypatch):
+    """Such an install puts a finder of its own into `sys.meta_path` when Python starts (PEP 660)."""
+    source, site, here = (tmp_path / name for name in ("src", "site", "here"))
+    for folder in (source / "edited", site, here):
+        folder.mkdir(parents=True)
+    (source / "edited" / "train.py").write_text("print('ran', __name__, __spec__.name)\n")
+    (site / "sitecustomize.py").write_text(FINDER.format(folder=str(source)))
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    labkit = (str(Path(sys.executable).parent / "labkit"), "look")
+    done = command(here, "-n", "1", "-m", "edited.train", launcher=labkit)
+    assert "ran __main__ edited.train" in done.stdout, done.stderr
+
+
+SEEDS = """\
+import json, os, random, sys
+import numpy as np
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+mine = [torch.initial_seed(), torch.rand(1).item(), random.random(), float(np.random.rand())]
+every = [None] * dist.get_world_size()
+dist.all_gather_object(every, mine)
+step = torch.compile(lambda x: x + 1, backend="eager")
+for _ in range(3):
+    step(torch.ones(2))
+if dist.get_rank() == 0:
+    print("DREW", json.dumps(every))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_a_program_without_a_seed_draw_numbers_of_their_own(look, tmp_path):
+    """As under torchrun: torch, `random` and numpy, on every rank and in every run."""
+    (tmp_path / "seeds.py").write_text(SEEDS)
+    drew = []
+    for _ in range(2):
+        done = look("--skip", "0", "seeds.py")
+        assert done.returncode == 0, done.stderr
+        drew += json.loads(re.search(r"DREW (.+)", done.stdout)[1])
+    assert len(drew) == 4
+    for numbers in zip(*drew, strict=True):
+        assert len(set(numbers)) == 4, drew

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,11 +106,25 @@ def test_a_difference_may_be_allowed_and_a_script_that_fails_is_no_finding(pertu
 def test_numbers_that_differ_by_themselves_are_not_compared_and_it_is_said(perturb, tmp_path):
     text = Path(SCRIPT).read_text()
     assert "torch.manual_seed(0)" in text
-    (tmp_path / "unseeded.py").write_text(text.replace("torch.manual_seed(0)", "torch.seed()"))
+    (tmp_path / "unseeded.py").write_text(text.replace("torch.manual_seed(0)", "pass"))
     status, rows, said = perturb("--only", "logs", "unseeded.py", "WAVES")
     assert status == 0 and "and were not compared: losses by up to" in said, said
     assert all(row["found"] == [] and row["compared"] == "" for row in rows.values())
     assert "were not compared" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_program_that_differs_from_run_to_run_is_not_laid_at_the_door_of_a_difference():
+    own = Outcome(
+        WARM, "", ["collectives"], ["rank 0 calls 2 all_reduce, and 1 all_reduce without it"], "", 3.0, "warm"
+    )
+    other = Outcome("logs", "TORCH_LOGS=recompiles", ["collectives"], [], "", 3.0, "logs")
+    said = outcomes.verdict([own, other], 1)
+    assert said.startswith(
+        f"2 of 2 runs differ: {WARM}, logs; the program as it is differs between its own two runs"
+    )
+    assert "(other collectives)" in said and "by one thing" not in said
+    same = replace(own, found=[])
+    assert outcomes.verdict([same, other], 1) == "1 of 2 runs differ, by one thing on rank 1: logs"
 
 
 @pytest.mark.slow

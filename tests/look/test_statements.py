@@ -251,6 +251,22 @@ def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
     )
 
 
+def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
+    rows = [
+        {
+            "name": "Llama.forward",
+            "place": "serve.py:9 (Llama.forward)",
+            "reason": "tensor 'ids' size mismatch at index 1. expected 12, actual 1",
+            "compile_id": "0/1",
+        }
+    ]
+    served = [row | {"name": "labkit.forward"} if row["kind"] == "forward" else row for row in step(region())]
+    (decoding,) = causes(look({"events": served, "recompiles": rows}))
+    (training,) = causes(look({"events": step(region()), "recompiles": rows}))
+    assert "a single token after a prompt" in decoding.fix and "drop" not in decoding.fix
+    assert training.fix.startswith("pad it, or drop that batch")
+
+
 def test_a_compile_without_a_graph_says_what_stood_before_it():
     def why(ddp: bool, *breaks: dict[str, Any]) -> tuple[str, str]:
         row = {"place": "train.py:7", "name": "Sequential.forward", "calls": 6, "ddp": ddp}

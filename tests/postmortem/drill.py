@@ -59,6 +59,11 @@ def slow(graph, inputs):
 
 
 def healthy(x):
+    parts = [x.clone() for _ in range(WORLD)] if RANK == ODD else None  # of which the other ranks have none
+    dist.scatter(x, parts, src=ODD)
+    dist.gather(x, parts, dst=ODD)
+    dist.reduce(x, ODD)
+    dist.broadcast(x, ODD)
     step = torch.compile(lambda x: x.sin() * 2, backend="eager")
     for _ in range(4):
         mean(step(x))
@@ -110,6 +115,23 @@ def recompiling(x):
 
     mean(step(x))
     mean(step(x if RANK != ODD else x[:5]))
+
+
+def old_records(x):
+    """The records are of a moment in which one rank was late; steps later its call has another size."""
+    store = dist.distributed_c10d._get_default_store()
+    if RANK == ODD:
+        store.wait([f"waits/{rank}" for rank in range(WORLD) if rank != ODD])
+        dump()
+        mean(x)
+    else:
+        work = dist.all_reduce(x, async_op=True)
+        dump()
+        store.set(f"waits/{RANK}", "")
+        work.wait()
+    for _ in range(3):
+        mean(x)
+    sizes(x)
 
 
 def killed(x):
@@ -281,13 +303,14 @@ def main(name):
         healthy(x)
         dump()
         return
-    if name != "stale":  # which first fills its cache
+    if name not in ("stale", "old_records"):  # the first fills its cache first
         watch(LEAVE)
     try:
         globals()[name](x)
     except RuntimeError:
         sys.excepthook(*sys.exc_info())
-        dump()
+        if name != "old_records":
+            dump()
         time.sleep(4)
         raise
     time.sleep(LEAVE)

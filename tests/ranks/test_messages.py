@@ -95,3 +95,19 @@ def test_a_chain_that_ends_is_no_circle():
     assert circle({0: ("recv", 1), 1: ("recv", 2)}) == ""  # rank 2 does something else: its stack says it
     assert "each waits for the next one" in circle({0: ("send", 1), 1: ("recv", 2), 2: ("send", 0)})
     assert "tags or groups" in circle({0: ("send", 1), 1: ("recv", 0)})
+
+
+def by_name() -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    group, tensor = dist.group.WORLD, torch.full((2,), float(dist.get_rank()))
+    if dist.get_rank() == 0:
+        group.send(tensors=[tensor], dstRank=1, tag=0).wait()
+    elif dist.get_rank() == 1:
+        group.recv(tensors=[tensor], srcRank=0, tag=0).wait()
+    return tensor.tolist()
+
+
+def test_a_message_of_the_group_itself_may_name_its_arguments(three):
+    assert three.run(by_name)[1] == [0.0, 0.0]
