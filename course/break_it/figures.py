@@ -19,7 +19,7 @@ SHARES = (0.385, 0.34, 0.275)  # of the width, for the three runs: what a defenc
 MOST_LINES = 5  # of a text
 # how a run ended: its colour (Okabe-Ito); what is in none of these is an error of the suite
 COLOURS = {
-    "caught": "#009E73", "passes": "#009E73", "waits": "#56B4E9",
+    "caught": "#009E73", "avoided": "#CC79A7", "passes": "#009E73", "waits": "#56B4E9",
     "wrong numbers": "#E69F00", "right numbers": "#F0E442",
 }  # fmt: skip
 BAD = "#D55E00"

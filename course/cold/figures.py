@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from course.cold.phases import RUN
 from course.shared.matrix import Cell, key, matrix
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, empty_figure, patch, styled
@@ -55,9 +56,12 @@ def waterfall(lanes: Mapping[str, Sequence[Span]], label: str) -> Figure:
     longest = {
         lane: max((one for one in share if one[0] == lane), key=lambda one: share[one]) for lane in lanes
     }
+    together = min(ends.values()) >= 0.9 * ends[last]  # as ranks with a collective do
+    if together:  # then one that waits says more than the one that it waits for
+        last = next((lane for lane in lanes if longest[lane][1] == RUN), last)
     phase = longest[last][1]
     found = f"{last} takes {_s(ends[last])}, {share[longest[last]]:.0%} of it “{phase}”"
-    if min(ends.values()) < 0.9 * ends[last]:  # otherwise they end together, as ranks with a collective do
+    if not together:
         others = ", ".join(f"{lane} {_s(end)}" for lane, end in ends.items() if lane != last)
         found = f"{last} takes {_s(ends[last])}, {others}"
     elif all(one[1] == phase for one in longest.values()):

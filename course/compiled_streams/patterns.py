@@ -136,6 +136,57 @@ def works_after_the_wait(x, one, two):  # type: ignore[no-untyped-def]
     return b + c
 
 
+def fused_with_the_sum(x, one, two):  # type: ignore[no-untyped-def]
+    """Own work that Inductor can fuse with the sum; what the side stream makes is returned."""
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = x @ x
+        done.record()
+    c = x.sin()
+    done.wait()
+    return b + c, b
+
+
+def fused_and_joined(x, one, two):  # type: ignore[no-untyped-def]
+    """The same, and wait_stream hands the result back."""
+    ready, here = torch.Event(), torch.accelerator.current_stream()
+    ready.record()
+    with one:
+        ready.wait()
+        b = x @ x
+    c = x.sin()
+    here.wait_stream(one)
+    return b + c, b
+
+
+def fused_after_the_wait(x, one, two):  # type: ignore[no-untyped-def]
+    """The same as `fused_with_the_sum`, with the own work after the wait."""
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = x @ x
+        done.record()
+    done.wait()
+    c = x.sin()
+    return b + c, b
+
+
+def made_before(x, one, two):  # type: ignore[no-untyped-def]
+    """The default stream reads after its wait what it made before the hand-over; what crosses is returned."""
+    c, a = x.sin(), x @ x
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with one:
+        ready.wait()
+        b = a @ x
+        done.record()
+    done.wait()
+    return b + c, a, b
+
+
 def pipeline(x, one, two):  # type: ignore[no-untyped-def]
     """Three parts, made one after the other on the side stream; the default one reads each as the next is made."""
     start, parts, total = torch.Event(), [], x
@@ -241,6 +292,10 @@ CODE = (
     works_beside_and_keeps,
     works_beside_and_deletes,
     works_after_the_wait,
+    fused_with_the_sum,
+    fused_and_joined,
+    fused_after_the_wait,
+    made_before,
     pipeline,
     pipeline_and_keeps,
 )
@@ -255,6 +310,10 @@ CODE_ROWS = {  # row of the table: function
     "the same, `a` is returned": "works_beside_and_keeps",
     "the same, `a` is deleted after the wait": "works_beside_and_deletes",
     "the same, the other work comes after the wait": "works_after_the_wait",
+    "own work that Inductor can fuse with the sum, what crosses is returned": "fused_with_the_sum",
+    "the same, wait_stream hands back": "fused_and_joined",
+    "the same, the own work comes after the wait": "fused_after_the_wait",
+    "own work before the hand-over, read after the wait, what crosses is returned": "made_before",
     "three parts made on the side stream, each read as the next is made": "pipeline",
     "the same, the parts are returned": "pipeline_and_keeps",
 }
@@ -264,6 +323,11 @@ PIECES = {
     "C": ("2.15.0", "works_after_the_wait"),
 }
 NO_REUSE = "other work beside, allow_buffer_reuse = False"
+TRAINED = {  # row of the table: function; its graphs with gradients
+    "with gradients: other work beside the side stream": works_beside,
+    "with gradients: the other work comes after the wait": works_after_the_wait,
+    "with gradients: wait_stream hands over and back": waits_for_streams,
+}
 RECORD = "a record between kernels of one stream"
 SOFTMAX = "softmax twice on a side stream"
 REMEDY = "event after a changed input, torch's remedy 4"
@@ -275,6 +339,7 @@ QUESTIONS = (
     ORDERED,
     *CODE_ROWS,
     NO_REUSE,
+    *TRAINED,
     RECORD,
     SOFTMAX,
     REMEDY,
@@ -288,8 +353,17 @@ def measure() -> dict[str, Any]:
 
     Takes the package triton, and no GPU: the code is for an H100 that is not there, and nothing is run.
     """
+    found = _in_a_new_process(_measure)
+    if found["rows"]:
+        found["rows"] |= {row: _in_a_new_process(_trained, fn) for row, fn in TRAINED.items()}
+        found["rows"] = {one: found["rows"][one] for one in QUESTIONS}
+    return dict(found)
+
+
+def _in_a_new_process(look: Callable[..., Any], *given: Any) -> Any:
+    """What `look` returns in a process of its own: what was compiled before changes what torch makes of a function."""
     with Ranks(1, "cpu", "gloo", timeout=500, quiet=True) as child:
-        return dict(child.run(_measure)[0])
+        return child.run(look, *given)[0]
 
 
 def keep(date: str, triton: str) -> Any:
@@ -337,9 +411,19 @@ def _measure() -> dict[str, Any]:
     rows[CACHED_SIDE] = _cache(x, same_on_side, same_on_default)
     kept = [fn.__name__ for fn in (*CODE, *MORE)] + ["no_reuse"]
     return {
-        "rows": {one: rows[one] for one in QUESTIONS},
+        "rows": rows,
         "code": {name: shortened(code[name]) for name in kept},
     }
+
+
+def _trained(fn: Callable[..., Any]) -> list[str]:
+    """Whether AOTAutograd makes graphs of a function with gradients, and whether they race in their own order."""
+    x = torch.linspace(0, 1, 16).reshape(4, 4).requires_grad_()
+    found = as_data(*compiled(fn, (x,), 2, True))
+    if found.error or not found.backward:
+        return ["fails", found.error[:200]]
+    races = [race.text for graph in (*found.forward, *found.backward) for race in graph.races()]
+    return ["race", races[0]] if races else ["no race", "graphs only"]
 
 
 def _orders(graph: StreamGraph) -> list[str]:

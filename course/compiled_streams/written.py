@@ -31,7 +31,7 @@ OPERATOR = re.compile(r"torch\.ops\.streams\.(\w+?)(?:\.default)?\((.*)\)")
 ALLOC = re.compile(r"(buf\d+) = empty_strided_\w+\((\([^)]*\)), ")
 SAME = re.compile(r"(\w+) = (\w+); del \2|(\w+) = reinterpret_tensor\((\w+),")
 HARMLESS = re.compile(
-    r"assert_\w+\(|return |(?:\w+, ?)+= args$|\w+ = (?:copy_(?:if_)?misaligned\(\w+\)|arg\w+)$"
+    r"assert_\w+\(|return |[\w, ]+ = args$|\w+ = (?:copy_(?:if_)?misaligned\(\w+\)|arg\w+)$"
 )
 LOGGED = re.compile(r"^.*\[__output_code\] ?", re.MULTILINE)  # what TORCH_LOGS puts before each line
 BUFFER = re.compile(r"\b(?:buf\d+|arg\d+_\d+|primals_\d+|tangents_\d+)\b")

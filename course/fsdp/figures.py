@@ -18,7 +18,7 @@ CALLS = {
     "all_gather": ("#E69F00", "G", "all_gather"),
     "reduce_scatter": ("#D55E00", "S", "reduce_scatter"),
     "wait": ("#F0E442", "w", "wait"),
-    "mm": ("#0072B2", "mm", "matmul"),
+    "mm": ("#0072B2", "M", "matmul"),
 }
 
 

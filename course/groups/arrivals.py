@@ -198,7 +198,12 @@ def _client(port: int) -> Any:
     except OSError:
         return None
     limit = datetime.timedelta(seconds=2)
-    return dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=limit)
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=limit)
+    except dist.DistError:  # it has gone, or is slow: the next look finds out
+        return None
+    store.set_timeout(datetime.timedelta(seconds=STARTED_S))
+    return store
 
 
 def _look(store: Any, seen: dict[str, bytes], begin: float) -> list[tuple[float, str, bytes]]:

@@ -21,7 +21,7 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
 
     Args:
         runs: what `odd_call` of lesson 09 returned on each rank, by what the run had, such as 'timeout 3 s'.
-        sleep_s: the sleep that was added to each later compile.
+        sleep_s: the sleep that was added to each later compile of a graph that is new on its rank.
         label: the run label.
 
     Returns:
@@ -37,7 +37,9 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
                 notes.append((drill, rank, KIND[span["kind"]], name, span["start"], span["end"]))
             over = max(span["end"] for span in one["spans"])
             ends.append((drill, rank, over, one["ended"].partition(":")[0]))
-    on_purpose = f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each compile after the first."
+    on_purpose = (
+        f"On purpose: the timeouts, and a sleep of {sleep_s:g} s in each later compile of a new graph."
+    )
     on_purpose += " Time: since call 1 began."
     tables = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
     return timelines(*tables, label=label, title=_title(runs), on_purpose=on_purpose)

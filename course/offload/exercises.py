@@ -59,15 +59,15 @@ def judge_schedule(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
     if found["saved_percent"] < SAVED:
         raise Mistake(
             said,
-            "memory comes back at a wait, and is taken at a reload: wait a few products after the copy, not at the "
-            "end, and reload a few products ahead, not at the start",
+            "memory comes back at a wait, and is taken at a reload: wait a few matmuls after the copy, not at the "
+            "end, and reload a few matmuls ahead, not at the start",
         )
     if found["slower_percent"] > SLOWER:
         raise Mistake(
             said,
-            "the forward pass still stalls while it copies: put products between a copy and its wait"
+            "the forward pass still stalls while it copies: put matmuls between a copy and its wait"
             if _is_at_once(graphs[AT_ONCE])
-            else "the backward pass still stalls while it copies: start a reload some products before its wait",
+            else "the backward pass still stalls while it copies: start a reload some matmuls before its wait",
         )
     say(said)
     if ranks.device == "cuda":
@@ -103,7 +103,7 @@ def _described(value: Any) -> str:
 
 
 def _is_at_once(graphs: OffloadGraphs) -> bool:
-    """Whether no product stands between an asynchronous copy of the forward pass and its wait."""
+    """Whether no matmul stands between an asynchronous copy of the forward pass and its wait."""
     order = [n.word for n in graphs.forward if n.word in ("offload", "wait") or n.flops]
     return ("offload", "kernel") not in itertools.pairwise(order)
 

@@ -1,4 +1,4 @@
-"""The progress strip of a repair: frame rate against eager, graph breaks and failing checks, stage by stage."""
+"""The progress strip of a repair: time against eager, graph breaks and failing checks, stage by stage."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SLOW, FAST, EAGER = "#D55E00", "#0072B2", "#000000"  # Okabe-Ito
 
 @styled
 def progress(report: Any, title: str | None = None) -> Figure:
-    """Draw a row for each stage of a repair: its frame rate over that of eager, breaks a frame, failing checks.
+    """Draw a row for each stage of a repair: its time ratio to eager, breaks a frame, failing checks.
 
-    A stage is compared with eager round by round, in its own rounds: the machine's other work, which differs between
-    timings, is then in both.
+    The ratio is that of a verdict: above 1 is slower. A stage is compared with eager round by round, in its own rounds:
+    the machine's other work, which differs between timings, is then in both.
 
     Args:
         report: of `course.repair.measure`, timed or not, or several `together`.
@@ -45,7 +45,7 @@ def progress(report: Any, title: str | None = None) -> Figure:
     wide = (sheet.width - NAMES - GAP - NOTE) * 0.62
     left = NAMES + wide + GAP
     heads = (
-        ("frame rate over that of eager", NAMES),
+        ("time ratio to eager", NAMES),
         ("breaks a frame", left),
         ("checks that fail", sheet.width - NOTE + 0.2),
     )
@@ -59,14 +59,14 @@ def progress(report: Any, title: str | None = None) -> Figure:
     for y, name in enumerate(rows):
         if name in ratios.index:
             low, middle, high = (float(ratios.loc[name, part]) for part in ("low", "middle", "high"))
-            colour = SLOW if middle < 1 else FAST
+            colour = SLOW if middle > 1 else FAST
             speed.hlines(y, low, high, color=colour, linewidth=4.5, alpha=0.3)
             speed.plot(middle, y, "o", color=colour, markersize=6)
             speed.annotate(
                 f"{middle:.2f}", (high, y), (6, 0), textcoords="offset points", va="center", fontsize=8.5,
                 bbox=ground,
             )  # fmt: skip
-            sheet.say(f"{name} {middle:.2f} times the frame rate of eager ({low:.2f}-{high:.2f})")
+            sheet.say(f"{name} {middle:.2f} times the time of eager ({low:.2f}-{high:.2f})")
     for y, row in enumerate(stages.to_dict("records")):
         broken.barh(y, row["breaks"], 0.5, color=SLOW, linewidth=0)
         broken.annotate(f"{row['breaks']:g}", (row["breaks"], y), (4, 0), textcoords="offset points", va="center",
@@ -99,12 +99,12 @@ def _label(name: str) -> str:
 
 
 def _ratios(report: Any) -> pd.DataFrame:
-    """By stage: eager's seconds a frame over its own in each of its rounds, of the slowest rank; none if not timed."""
+    """By stage: its seconds a frame over eager's in each of its rounds, of the slowest rank; none if not timed."""
     if "samples" not in report.tables:
         return pd.DataFrame(columns=["low", "middle", "high"])
     samples = need(report.tables["samples"], ["variant", "rank", "round", "seconds"], "samples")
     seconds = samples.groupby(["round", "variant"])["seconds"].max().unstack()
-    ratios = (1 / seconds.drop(columns=BASELINE)).mul(seconds[BASELINE], axis=0)
+    ratios = seconds.drop(columns=BASELINE).div(seconds[BASELINE], axis=0)
     return pd.DataFrame(
         {"low": ratios.quantile(0.1), "middle": ratios.median(), "high": ratios.quantile(0.9)}
     )
@@ -117,5 +117,5 @@ def _finding(stages: pd.DataFrame, ratios: pd.DataFrame) -> str:
         return f"From {breaks}" if len(stages) > 1 else breaks
     shares = [float(ratios.loc[row["stage"], "middle"]) for row in (first, last)]
     if len(stages) == 1:
-        return f"{first['stage']}: {shares[0]:.2f} times the frame rate of eager, {breaks}"
-    return f"From {shares[0]:.2f} to {shares[1]:.2f} times the frame rate of eager, and from {breaks}"
+        return f"{first['stage']}: {shares[0]:.2f} times the time of eager, {breaks}"
+    return f"From {shares[0]:.2f} to {shares[1]:.2f} times the time of eager, and from {breaks}"

@@ -175,7 +175,7 @@ def _first(found: pd.DataFrame) -> str:
     >>> _first(rows)
     'The last of 8 ranks is ready soonest under the policy "one"'
     >>> _first(rows.assign(p90=2.9))
-    'The last of 8 ranks is ready after 2 to 3 s, and no policy is clearly sooner'
+    'Not enough to tell which policy is sooner on 8 ranks: 2 to 3 s, and their bands overlap'
     """
     rows = found[found["ranks"] == found["ranks"].max()].sort_values("ready s")
     ranks, first = _ranks(rows["ranks"].max()), rows.iloc[0]
@@ -184,4 +184,4 @@ def _first(found: pd.DataFrame) -> str:
     if first["p90"] < rows["p10"].iloc[1:].min():
         return f'The last of {ranks} is ready soonest under the policy "{first["policy"]}"'
     span = f"{first['ready s']:.3g} to {rows['ready s'].iloc[-1]:.3g} s"
-    return f"The last of {ranks} is ready after {span}, and no policy is clearly sooner"
+    return f"Not enough to tell which policy is sooner on {ranks}: {span}, and their bands overlap"

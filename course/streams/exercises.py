@@ -381,7 +381,15 @@ def _kernels(program: Captured, wanted: dict[str, int]) -> None:
 def _sound(found: Timeline, program: Captured, right: torch.Tensor) -> None:
     """Raise Mistake for a race, a host that stands still, and another value."""
     if found.races:
-        raise Mistake(f"a race, {found.races[0].text}", found.races[0].remedy)
+        owner = {op.buffer: op.stream for op in program if isinstance(op, ops.Alloc)}
+        told = [op for op in program if isinstance(op, ops.RecordStream) and op.stream == owner[op.buffer]]
+        hint = (
+            f"record_stream of {told[0].stream!r} does nothing: that stream owns {told[0].buffer!r}. "
+            "Name the stream that still reads it when it is freed"
+            if told and found.races[0].cause == "cross-stream free"
+            else found.races[0].remedy
+        )
+        raise Mistake(f"a race, {found.races[0].text}", hint)
     if any(isinstance(op, ops.Synchronize) for op in program):
         raise Mistake(
             "no race, and the host blocks",

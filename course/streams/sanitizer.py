@@ -50,6 +50,7 @@ class _Fed:
         self.engine = torch_compat.cuda_sanitizer()
         self.streams = {name: i for i, name in enumerate(done.program.streams)}
         self.numbers: dict[Any, int] = {}
+        self.owner: dict[str, str] = {}
         self.users: dict[str, list[str]] = {}
         self.block: dict[str, int] = {}  # buffer -> its memory, by the number that CSAN knows
         self.guards: dict[int, list[int]] = {}  # free -> the events that guard the block
@@ -90,7 +91,7 @@ class _Fed:
             else:
                 engine._handle_device_synchronization()
         elif isinstance(op, ops.Alloc):
-            self.users[op.buffer] = []
+            self.owner[op.buffer], self.users[op.buffer] = op.stream, []
             if self.frees:
                 self.block[op.buffer] = self._number("block", self.memory.given_out[index])
                 engine._handle_memory_allocation(self.block[op.buffer])
@@ -98,7 +99,8 @@ class _Fed:
             for event in self.guards.get(self.memory.again.get(index, -1), ()):
                 engine._handle_event_synchronization(event)  # the allocator found it finished
         elif isinstance(op, ops.RecordStream):
-            self.users[op.buffer].append(op.stream)
+            if op.stream != self.owner[op.buffer]:
+                self.users[op.buffer].append(op.stream)
         elif isinstance(op, ops.Free):
             if self.frees:
                 engine._handle_memory_deallocation(self.block.pop(op.buffer))

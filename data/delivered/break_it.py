@@ -483,7 +483,9 @@ def judge(test: Test, run: str, ends: list[End]) -> dict[str, Any]:
     returned = all(e.how == "returned" for e in ends)
     passed = returned and test.right([e.value for e in ends])
     how = (
-        "caught"
+        "avoided"  # no rank raises or ends: the defence lets the program go on
+        if caught and returned
+        else "caught"
         if caught
         else "waits"
         if any(e.how == "waited" for e in ends)

@@ -13,7 +13,7 @@ from labkit.views import style
 
 PICTURES = sorted((files.ours("notebooks") / "pictures").glob("*.svg"))
 READABLE = 4.5
-INHERITED = ("fill", "font-size", "text-anchor")
+INHERITED = ("fill", "font-size", "text-anchor", "font-weight")
 
 
 def parts(element: ElementTree.Element, above: dict[str, str]) -> Iterator[tuple[str, str, dict[str, str]]]:
@@ -48,6 +48,23 @@ def hard_to_read(path: Path) -> list[str]:
     return found
 
 
+def cut_off(path: Path) -> list[str]:
+    """Texts that do not fit on the card in DejaVu Sans, the widest of the fonts that the pictures name."""
+    root = ElementTree.parse(path).getroot()
+    found = []
+    for name, text, own in parts(root, {}):
+        if name == "text" and text and "transform" not in own:
+            size, weight = float(own.get("font-size", 16)), own.get("font-weight", "normal")
+            wide = (
+                style.text_width(text, size * 7.5, weight) * 9.6
+            )  # ten times as large: not rounded to pixels
+            before = {"start": 0.0, "middle": 0.5, "end": 1.0}[own.get("text-anchor", "start")] * wide
+            left = float(own.get("x", 0)) - before
+            if left < 0 or left + wide > float(root.attrib["viewBox"].split()[2]):
+                found.append(text)
+    return found
+
+
 def test_every_lesson_but_the_appendix_has_one():
     every, drawn = {*map(files.number, files.lessons())}, {*map(files.number, PICTURES)}
     assert drawn <= every and {number for number in every - drawn if number.isdecimal()} == {"19"}
@@ -62,6 +79,7 @@ def test_it_is_a_white_card_with_a_name_and_readable_text(path):
     assert shade(ground) in (style.WHITE, "#ffffff")
     assert [ground["width"], ground["height"]] in (["100%", "100%"], root.attrib["viewBox"].split()[2:])
     assert hard_to_read(path) == []
+    assert cut_off(path) == []
 
 
 def test_white_on_pink_is_found(tmp_path):
@@ -71,3 +89,11 @@ def test_white_on_pink_is_found(tmp_path):
     )
     (tmp_path / "a.svg").write_text(drawing)
     assert hard_to_read(tmp_path / "a.svg") == ["'key': #FFFFFF on #CC79A7"]
+
+
+def test_a_bold_heading_that_runs_over_the_edge_is_found(tmp_path):
+    heading = '<text x="690" y="28" font-size="15" font-weight="{}">With the edges that are needed</text>'
+    card = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 945 40">{}</svg>'
+    for weight, found in (("normal", []), ("bold", ["With the edges that are needed"])):
+        (tmp_path / "a.svg").write_text(card.format(heading.format(weight)))
+        assert cut_off(tmp_path / "a.svg") == found

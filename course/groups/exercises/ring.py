@@ -68,7 +68,10 @@ def _judge_equal(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None
             said, hint if halfway else "follow one part around the ring: who adds what to it, and when?"
         )
     if any(found["changed"] for found in seen):
-        raise Mistake("the sum is right", "the tensor that it is given belongs to the caller: work in a copy")
+        raise Mistake(
+            "the sum is right, but the argument has changed",
+            "the tensor that it is given belongs to the caller: work in a copy",
+        )
     sent = [sum(found["sent"]) for found in seen]
     right = 2 * (WORLD - 1) * ELEMENTS * 4 // WORLD
     said = (

@@ -16,7 +16,11 @@ from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 __all__ = ["one", "tangled"]
 
 CLOSE = 1e-5
-ABOVE_0 = ("positive", "small", "mixed above 0")  # the inputs on which `tangled` takes the square root
+NO_ROOT = "where the sum is not above 0, `tangled` takes abs(), no square root"
+MEAN = (
+    "the mean of `tangled` is over the numbers above 0 alone: choose them with torch.where. NaN times 0 is NaN, so a "
+    "product with a mask does not keep NaN out of the sum"
+)
 
 
 def tangled(x: torch.Tensor) -> torch.Tensor:
@@ -53,18 +57,21 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 def _difference(found: dict[str, Any], worst: float) -> tuple[str, str]:
     """What is not as `tangled` has it, and the hint for it."""
-    shape, wrong = found["shape"], [name for name, error in found["errors"].items() if not error <= CLOSE]
-    if shape:
-        return f"the result has shape {shape}", "the shape of the result is that of x"
+    if found["shape"]:
+        return f"the result has shape {found['shape']}", "the shape of the result is that of x"
+    wrong = [name for name, error in found["errors"].items() if not error <= CLOSE]
+    nan = found["nan"]
     said = f"largest error {worst:.1e} on inputs {', '.join(wrong)}"
-    if wrong and not set(wrong) & set(ABOVE_0):
-        return said, "right where the sum is above 0: where it is not, `tangled` takes abs(), no square root"
-    if wrong and not set(wrong) - set(found["nan"]):
+    if nan:
+        said += f"; NaN where `tangled` has a number on {', '.join(nan)}"
+    if {"positive", "small"} & set(wrong):
         return (
-            f"{said}: NaN where `tangled` has a number",
-            "NaN times 0 is NaN: choose the numbers above 0 with torch.where, or a masked one spoils the sum",
+            said,
+            f"the numbers are not those of `tangled`, on {len(wrong)} of {len(found['errors'])} inputs",
         )
-    return said, f"the numbers are not those of `tangled`, on one of {len(found['errors'])} inputs"
+    if "mixed above 0" in wrong and not nan:
+        return said, "`tangled` chooses once for all numbers, by their sum: the square root or abs()"
+    return said, NO_ROOT if "mixed below 0" in wrong or "negative" in nan else MEAN
 
 
 def _hint(reasons: list[str]) -> str:

@@ -73,6 +73,11 @@ class Memory:
         self.reserved += size
         return []
 
+    def record_stream(self, buffer: str, stream: str) -> None:
+        """Note another stream that uses a block. The block's own stream is not noted, as in torch's allocator."""
+        if stream not in (self.home[self.block[buffer]][0], *self.users[buffer]):
+            self.users[buffer].append(stream)
+
     def free(self, buffer: str, index: int, tails: dict[str, Node]) -> None:
         """Take a block back: at once, or once what `record_stream` named has come so far."""
         block = self.block.pop(buffer)

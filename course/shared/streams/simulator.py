@@ -7,8 +7,9 @@ R4  A wait takes the latest record at the moment of the call, holds up its strea
     at all where the event was never recorded.
 R5  A synchronize stops the host, and so orders everything that is issued after it.
 R6  A free gives memory back at host time, to the pool of the stream that owns it. `record_stream` keeps it there until
-    that stream has done what it has; a record on the side stream and a wait on the owner are the other way. What the
-    allocator found done orders all that is issued later, so after a `record_stream` races depend on the durations.
+    that stream has done what it has, and does nothing where that stream is the owner; a record on the side stream and a
+    wait on the owner are the other way. What the allocator found done orders all that is issued later, so after a
+    `record_stream` races depend on the durations.
 
 A wait can only take what was issued before it, so one pass over the ops in their order times all of them.
 """
@@ -112,8 +113,8 @@ class Simulation:
             self._learn(self.memory.alloc(op.buffer, op.stream, float(op.size), self.now, index))
         elif isinstance(op, ops.Free):
             self.memory.free(op.buffer, index, self._tails)
-        elif isinstance(op, ops.RecordStream) and op.stream not in self.memory.users[op.buffer]:
-            self.memory.users[op.buffer].append(op.stream)
+        elif isinstance(op, ops.RecordStream):
+            self.memory.record_stream(op.buffer, op.stream)
 
     def _kernel(self, index: int, op: ops.Kernel) -> None:
         self._spend("launch", "launch", self.now + self.launch)

@@ -62,6 +62,11 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 def _hint(found: dict[str, Any]) -> str:
     if "register_fake" in found["whole"] or "fake impl" in found["whole"]:
         return "the compiler asks the operator for the shape and dtype of its result: register_fake"
+    if found["unsupported"] and "returned non-Tensor" in found["whole"]:
+        return (
+            "the fake of an operator that returns an int must not know the number: "
+            "torch.library.get_ctx().new_dynamic_size(); or return a tensor of shape (1,)"
+        )
     if found["unsupported"]:
         return "fullgraph=True refuses what Dynamo cannot put into a graph: it has to be an operator"
     return FORM

@@ -59,7 +59,10 @@ def test_each_test_is_caught_and_without_its_defence_is_not_and_lets_a_right_pro
     assert done.returncode == 0 and "33 of 33 runs" in done.stdout, done.stdout + done.stderr[-2000:]
     found = pd.DataFrame(json.loads((tmp_path / "found.json").read_text()))
     how = found.pivot(index="test", columns="run", values="how")
-    assert set(how["fault + defence"]) == {"caught"} and set(how["right program"]) == {"passes"}
+    defended = how["fault + defence"]
+    assert set(defended) == {"caught", "avoided"} and set(how["right program"]) == {"passes"}
+    assert set(defended.index[defended == "avoided"]) == {"smoke", "preflight"}  # there every rank returns
+    assert set(found["how"]) - {"silent"} <= set(figures.COLOURS)
     assert {name for name in how.index if how.loc[name, "fault alone"] == "waits"} == WAITS
     assert set(how["fault alone"]) == {"waits", "silent"}
     wrong = set(found[found["numbers"] == "wrong numbers"]["test"])
@@ -240,11 +243,12 @@ def test_the_cells_are_the_functions_of_the_suite():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "alone"), [("smoke", "waits"), ("env", "silent"), ("compile_gate", "silent")]
+    ("name", "defended", "alone"),
+    [("smoke", "avoided", "waits"), ("env", "caught", "silent"), ("compile_gate", "caught", "silent")],
 )
-def test_a_cell_runs_three_times_on_ranks(name, alone, ranks):
+def test_a_cell_runs_three_times_on_ranks(name, defended, alone, ranks):
     found = three(ranks, getattr(lessons.program("break_it"), name))
-    assert list(found["how"]) == ["caught", alone, "passes"], found.to_string()
+    assert list(found["how"]) == [defended, alone, "passes"], found.to_string()
     assert " at 0x" not in found.to_string()
 
 
@@ -285,6 +289,14 @@ def test_a_break_in_a_loop_leaves_no_graph_and_no_count_and_the_gate_sees_it(kin
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(program, backend="eager", fullgraph=True)(x)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="later a comprehension is no function of its own")
+def test_a_break_in_a_list_comprehension_is_counted_on_python_311():
+    torch._dynamo.reset()
+    hidden, before = torch.compiler.disable(lambda x: x * 2), suite.compiled()
+    torch.compile(lambda x: sum([hidden(x.sin()) for _ in range(3)]), backend="eager")(torch.ones(2))
+    assert suite.since(before) == {"graphs": 1, "breaks": 1}
 
 
 def test_the_whole_environment_differs_between_right_ranks_and_what_is_named_does_not(ranks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Iterator
@@ -164,6 +165,43 @@ def in_a_try(x):
     return x
 
 
+def in_an_except(x):
+    try:
+        raise ValueError
+    except ValueError:
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_a_while(x):
+    n = 0
+    while n < 3:
+        x, n = hide(x * 0.5) + 1, n + 1
+    return x
+
+
+def in_torchs_autocast(x):
+    with torch.autocast("cpu"):
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_a_record_function(x):
+    with torch.profiler.record_function("a part"):
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_a_nullcontext(x):
+    with contextlib.nullcontext():
+        x = hide(x * 0.5) + 1
+    return x
+
+
+def in_a_generator_expression(x):
+    return sum(hide(x * 0.5) + i for i in range(3))
+
+
 def no_tensor_operation(x):
     hide(x)
     return x
@@ -178,6 +216,12 @@ def no_tensor_operation(x):
         (in_a_with_of_its_own, 0, 0),
         (in_torchs_no_grad, 1, 2),
         (in_a_try, 0, 0),
+        (in_an_except, 0, 0),
+        (in_a_while, 0, 0),
+        (in_torchs_autocast, 1, 2),
+        (in_a_record_function, 1, 2),
+        (in_a_nullcontext, 1, 2),
+        (in_a_generator_expression, 1, 0),
         (no_tensor_operation, 1, 1),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import labkit
 from course.cliff import program as tp
 
 pytestmark = pytest.mark.slow
@@ -82,6 +83,41 @@ def test_four_collectives_a_block_in_the_documented_order(ranks):
     for shapes, total in ranks.run(count, SMALL).values():
         assert shapes == [statistic, statistic, output, output] * SMALL.blocks
         assert total == 8
+
+
+def gradients(config, ways):
+    """On a rank: the largest error of the input's gradient, where the loss is the sum of the ranks' shares."""
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole, found = tp.full(config).requires_grad_(), {}
+    x = config.sample().requires_grad_()
+    whole(x).square().sum().backward()
+    right = x.grad
+    for reduce, compiled in ways:
+        torch.compiler.reset()
+        model = tp.shard(whole, rank, size, getattr(tp, reduce)).requires_grad_()
+        x = config.sample().requires_grad_()
+        y = (torch.compile(model, backend="aot_eager") if compiled else model)(x)
+        (y.square().sum() / size).backward()
+        dist.all_reduce(x.grad)  # each rank has a part of it
+        found[reduce, compiled] = ((x.grad - right).abs().max() / right.abs().max()).item()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "config"), [(2, SMALL), (3, tp.Config(dim=96, heads=6, tokens=5, blocks=1))]
+)
+def test_gradients_are_one_processs_but_for_an_in_place_call_that_runs_in_eager(size, config):
+    """Lesson 04, section 1: the three give the same numbers in forward only."""
+    ways = [
+        (reduce, compiled) for reduce in ("inplace", "disabled", "functional") for compiled in (False, True)
+    ]
+    with labkit.Ranks(size, device="cpu", backend="gloo", timeout=300, quiet=True) as some:
+        for errors in some.run(gradients, config, ways).values():
+            wrong = {way for way, error in errors.items() if error > 1e-2}
+            assert wrong == {("inplace", False), ("disabled", False), ("disabled", True)}, errors
+            assert all(error < 1e-4 for way, error in errors.items() if way not in wrong), errors
 
 
 def test_an_in_place_reduce_only_gets_tensors_that_the_layer_owns(ranks):

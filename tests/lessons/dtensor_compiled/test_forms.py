@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 import os
@@ -12,9 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor import _collective_utils as estimate
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import labkit
 from course.dtensor_compiled.exercises.traffic import cheaper
@@ -216,3 +223,96 @@ def test_redistribute_to_shards_fixes_neither():
             silent.run(called, Shard(0), *size, ranks=0)[0][0] for size in ((64, 2, 8), (256, 2, 4096))
         )
     assert few[0] != many[0] and few[1] != many[1]
+
+
+class Gated(torch.nn.Module):
+    """gate and up share an input."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.gate, self.up = (torch.nn.Linear(dim, 2 * dim) for _ in range(2))
+        self.down = torch.nn.Linear(2 * dim, dim, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def of_gated(dim, tokens, one_f):
+    """Collectives of a forward and a backward of two gated MLPs, and the largest error of a gradient."""
+    torch.manual_seed(0)
+    whole, mesh = torch.nn.Sequential(Gated(dim), Gated(dim)), program.tp_mesh()
+    mine, x = copy.deepcopy(whole), torch.randn(tokens, dim, requires_grad=True)
+    whole(x).square().mean().backward()
+    again, counts = x.detach().requires_grad_(), []
+    for mlp in mine:
+        plan = {"gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+        parallelize_module(mlp, mesh, plan)
+        if one_f:
+            share = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+            parallelize_module(mlp, mesh, share)
+    with CommDebugMode() as forward:
+        y = mine(again)
+    with CommDebugMode() as backward:
+        y.square().mean().backward()
+    for comm in (forward, backward):
+        counts.append({str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()})
+    pairs = [
+        (again.grad, x.grad),
+        *zip(
+            (p.grad.full_tensor() for p in mine.parameters()),
+            (p.grad for p in whole.parameters()),
+            strict=True,
+        ),
+    ]
+    return counts, max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_layers_that_share_an_input_sum_its_gradient_once_each_or_with_one_f_once(world):
+    with labkit.Ranks(world, device="cpu", backend="gloo", quiet=True) as ranks:
+        for size in ((16, 8), (64, 256)):
+            for one_f, backward in ((False, 4), (True, 2)):
+                for counts, error in ranks.run(of_gated, *size, one_f).values():
+                    assert counts == [{"all_reduce": 2}, {"all_reduce": backward}] and error < 1e-4
+
+
+def of_batches(batches, dynamic, gathers):
+    """Compiled against eager for each batch of rows: whether loss and gradients agree."""
+    mesh, agree = program.tp_mesh(), []
+    values = torch.linspace(-1, 2, max(batches) * 4).view(-1, 4)
+
+    def loss(x, w):
+        if gathers:
+            return torch.tanh(x @ w).full_tensor().sum()
+        return (torch.relu(x @ w).sum() / x.numel()).full_tensor()
+
+    torch.compiler.reset()
+    run = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for n in batches:
+        found = []
+        for call in (run, loss):
+            x = distribute_tensor(values[:n], mesh, [Shard(0)], src_data_rank=None)
+            w = distribute_tensor(values[:3].T, mesh, [Replicate()], src_data_rank=None).requires_grad_()
+            y = call(x, w)
+            y.backward()
+            found.append((y.detach() + 0, w.grad.full_tensor() + 0))
+        agree.append([torch.allclose(a, b, rtol=1e-4) for a, b in zip(*found, strict=True)])
+    return agree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_whole_size_of_a_dtensor_is_not_guarded_while_it_is_a_constant(world):
+    """Other sizes, another program and more ranks than the lesson's; right where rows are padded, or a symbol."""
+    even, right, wrong = 4 * world, [True, True], [False, False]
+    with labkit.Ranks(world, device="cpu", backend="gloo", quiet=True) as ranks:
+
+        def said(*batches, dynamic=None, gathers=False):
+            return ranks.run(of_batches, batches, dynamic, gathers, timeout=300).same()
+
+        assert said(even, even - 1) == said(even, even - 1, dynamic=False) == [right, wrong]
+        assert said(even - world, even, even - 1, dynamic=False) == [right, right, wrong]
+        assert said(even - world, even, even - world) == [right] * 3  # padded: all that the lesson proposes
+        assert said(even, even - world, even, dynamic=False) == [right] * 3
+        for gathers in (False, True):
+            assert said(even, even - 1, even + 1, even - world, dynamic=True, gathers=gathers) == [right] * 4

@@ -153,3 +153,33 @@ def test_a_copy_of_an_operator_of_ones_own_is_kept_by_inductor_as_well(ranks):
             return run(torch.full((3, 5), 1.0 + dist.get_rank())).unique().tolist()
 
     assert ranks.run(compiled, timeout=120).same() == [5.0]
+
+
+@pytest.mark.slow
+def test_the_calls_in_inductors_code_name_each_collective_and_no_assertion(ranks):
+    lesson = lesson_cells.definitions(LESSON, "cell-40-l02") | {"re": re}
+    output_code = lesson["output_code"]
+    output_code.__globals__["re"] = re
+    operators = {
+        "all_reduce": "all_reduce_",
+        "all_gather_into_tensor": "all_gather_into_tensor",
+        "reduce_scatter_tensor": "reduce_scatter_tensor",
+        "all_to_all_single": "all_to_all_single",
+    }
+    for name, operator in operators.items():
+        shown = ranks.run(output_code, lesson["FUNCTIONAL"][name], timeout=200)[0]
+        calls = [
+            re.search(r"_c10d_functional\.(\w+)\.default\(", line)[1] for line in shown if "c10d" in line
+        ]
+        assert calls == [operator, "wait_tensor"], (name, shown)
+
+
+def test_the_lessons_functional_forms_give_no_warning_of_a_deprecated_name(ranks):
+    def warned():
+        with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for form in functional.FUNCTIONAL.values():
+                form(functional.sample()) + 0
+        return [str(one.message) for one in seen if issubclass(one.category, FutureWarning)]
+
+    assert ranks.run(warned)[0] == []

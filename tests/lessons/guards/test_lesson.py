@@ -165,11 +165,20 @@ def test_a_stance_says_what_a_recompile_does(ranks, lesson):
     ("asked", "ended", "compiles"),
     [
         ({"timeout_s": 2.5}, "error", None),
-        ({"timeout_s": 2.5, "guard_collectives": True}, "right", (2, 2)),
+        ({"timeout_s": 2.5, "guard_collectives": True}, "error", (2, 2)),
+        ({"timeout_s": 2.5, "guard_collectives": True, "cached": False}, "right", (2, 2)),
+        ({"timeout_s": 2.5, "warm": (4, 6)}, "right", (2, 2)),
         ({"timeout_s": 2.5, "lengths": (6, 6, 6)}, "right", (1, 1)),
         ({"timeout_s": 60}, "right", (1, 2)),
     ],
-    ids=["short timeout", "guard collectives", "from the first call on", "long timeout"],
+    ids=[
+        "short timeout",
+        "guard collectives, a hit beside a miss",
+        "guard collectives, no cache",
+        "warmed up",
+        "from the first call on",
+        "long timeout",
+    ],
 )
 def test_an_odd_shape_ends_in_an_error_only_where_the_compile_outlasts_the_timeout(
     lesson, asked, ended, compiles
@@ -179,6 +188,84 @@ def test_an_odd_shape_ends_in_an_error_only_where_the_compile_outlasts_the_timeo
     assert {one["ended"].partition(":")[0] for one in found} == {ended}
     kinds = [[span["kind"] for span in one["spans"]].count("compile") for one in found]
     assert compiles is None or tuple(kinds) == compiles
+
+
+def times_by_closure(n):
+    return lambda t: t * n
+
+
+def letters(lesson, function, arguments, **options):
+    """What the calls of a compiled function did; each call's arguments, and its input, by name."""
+    calls = ((given.pop("x", torch.ones(4, 8)), given, torch.no_grad) for given in arguments)
+    states = lesson["states"](function, calls, **options)
+    return "".join(lesson["LETTERS"].get(state, f" {state}") for state in states)
+
+
+def test_a_new_lambda_fits_by_what_it_captures(lesson):
+    def act(x, f):
+        return f(x) + 1
+
+    makes = {
+        "nothing": lambda n: lambda t: t.relu(),
+        "a number, by closure": times_by_closure,
+        "a default argument": lambda n: lambda t, n=n: t * n,
+        "a string": lambda n: (lambda word: lambda t: t * len(word))("a" * n),
+    }
+    found = {
+        name: letters(lesson, act, [{"f": make(n)} for n in range(2, 13)]) for name, make in makes.items()
+    }
+    each = "1RRRRRRRXXX"
+    assert found == {
+        "nothing": "1..........",
+        "a number, by closure": "1D.........",
+        "a default argument": each,
+        "a string": each,
+    }
+
+
+def test_whether_a_float_becomes_a_symbol_depends_on_the_operator(lesson):
+    takes = {
+        "dropout": lambda x, v: F.dropout(x, v) * 0,
+        "attention": lambda x, v: F.scaled_dot_product_attention(x[None], x[None], x[None], scale=v),
+        "leaky_relu": F.leaky_relu,
+        "clamp": lambda x, v: x.clamp(max=v),
+    }
+    values = [0.05 * n for n in range(1, 12)]
+    found = {
+        name: letters(lesson, lambda x, v, take=take: take(x, v) + 1, [{"v": v} for v in values])
+        for name, take in takes.items()
+    }
+    each, once = "1RRRRRRRXXX", "1D........."
+    assert found == {"dropout": each, "attention": each, "leaky_relu": once, "clamp": once}
+
+
+def test_mark_unbacked_needs_every_input_of_the_length(lesson):
+    linear, mark = nn.Linear(8, 8), lesson["mark_unbacked"]
+
+    def block(x):
+        h = F.layer_norm(linear(x), (8,))
+        h = F.scaled_dot_product_attention(h[None], h[None], h[None], is_causal=True)[0]
+        return torch.softmax(h @ h.T, -1) @ h
+
+    def pairs(marked):
+        for n in (4, 5, 1, 7, 0, 2):
+            given = {name: torch.ones(n, 8) for name in ("x", "y")}
+            for name in marked:
+                mark(given[name], 0)
+            yield given
+
+    def add(x, y):
+        return x + y
+
+    found = {
+        marked: letters(lesson, add, pairs(marked), fullgraph=True) for marked in ((), ("x",), ("x", "y"))
+    }
+    new = {marked: len(states.replace(".", "")) for marked, states in found.items()}
+    assert new == {(): 4, ("x",): 4, ("x", "y"): 1}
+    alone = [{"x": given["x"]} for given in pairs("x")]
+    assert letters(lesson, block, alone, fullgraph=True) == "D....."
+    alone = [{"x": given["x"]} for given in pairs("x")]
+    assert letters(lesson, lambda x: x.chunk(2)[0], alone, fullgraph=True) == " UserError"
 
 
 # --- the served model: each remedy that works, tried ---

@@ -20,7 +20,7 @@ from labkit.ranks import RankError
 from labkit.timing import Times
 
 LESSON = "11_mesh_or_world"
-FORMS = ("outside", "outside, with an answer")
+FORMS = ("outside", "outside, with an answer", "outside, with a late answer")
 DRILLS = ("drill-setup", "drill-a", "drill-b")
 
 
@@ -83,6 +83,7 @@ def test_every_form_is_timed(report):
     assert [(verdict.a, verdict.b) for verdict in report.verdicts] == [
         (forms[1], forms[0]),
         (forms[3], forms[2]),
+        (forms[5], forms[4]),
     ]
 
 

@@ -61,9 +61,9 @@ SCHEDULE = {
     takes_the_reload: "leave all of them, their inputs and their metadata",
     smaller_on_paper: "leave all of them, their inputs and their metadata",
     without_waits: "leave all of them, their inputs and their metadata",
-    leaves_everything: "put products between a copy and its wait",
-    forward_only: "start a reload some products before its wait",
-    to_both_ends: "wait a few products after the copy",
+    leaves_everything: "put matmuls between a copy and its wait",
+    forward_only: "start a reload some matmuls before its wait",
+    to_both_ends: "wait a few matmuls after the copy",
     waits_after_the_use: "a wait stays before the users",
 }
 WRONG = {"offload.schedule": SCHEDULE}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 ROWS, DIM, HIDDEN = 6, 24, 40  # not the lesson's sizes
@@ -60,22 +62,29 @@ def test_in_training_and_at_another_size_the_collective_is_in_place_and_gradient
         assert error < 1e-4
 
 
-# a line between a product and the end of a function, and whether a kernel before the collective is an extra copy
+# a line between a product and the end of a function, and what a kernel before the collective is: no copy, one that
+# the line asks for, or an extra one
 LINES = {
-    "dist.all_reduce(y)": False,
-    "dist.all_reduce(y.view(-1))": False,
-    "dist.all_reduce(y[:2])": True,
-    "dist.all_reduce(y.t())": True,
-    "z = y.sin(); dist.all_reduce(y); y = y + z": True,
-    "y = y.sin(); dist.all_reduce(y)": False,
-    "y = y.sin(); dist.all_reduce(y[:2])": False,
-    "y = y.double(); dist.all_reduce(y)": False,
-    "y = F.silu(y[:, :32]) * y[:, 32:]; dist.all_reduce(y)": False,
+    "dist.all_reduce(y)": None,
+    "dist.all_reduce(y.view(-1))": None,
+    "dist.all_reduce(y[:2])": "extra",
+    "dist.all_reduce(y.t())": "extra",
+    "z = y.sin(); dist.all_reduce(y); y = y + z": "extra",
+    "y = y.sin(); dist.all_reduce(y)": None,
+    "y = y.sin(); dist.all_reduce(y[:2])": None,
+    "y = y.double(); dist.all_reduce(y)": None,
+    "y = F.silu(y[:, :32]) * y[:, 32:]; dist.all_reduce(y)": None,
+    "y = F.torch.cat([y, x]); dist.all_reduce(y)": "asked for",
+    "y = y.repeat(2, 1); dist.all_reduce(y)": "asked for",
+    "y = y.t().contiguous(); dist.all_reduce(y)": "asked for",
+    "y = y[:, :32].contiguous(); dist.all_reduce(y)": "asked for",
+    "y = y[F.torch.tensor([3, 1, 0, 2])]; dist.all_reduce(y)": "asked for",
 }
+ASKED = re.compile("_(cat|repeat|clone|index)_")
 
 
-def stored_as_loaded() -> dict[str, bool]:
-    """On a rank: whether a kernel before the all-reduce stores a value as it was loaded, by line."""
+def stored_as_loaded() -> dict[str, str | None]:
+    """On a rank: whether a kernel before the all-reduce stores a value as it was loaded, and who asks, by line."""
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -92,15 +101,16 @@ def stored_as_loaded() -> dict[str, bool]:
             _, code = run_and_get_code(
                 torch.compile(names["program"]), torch.ones(16, 64), torch.ones(64, 64)
             )
-        found[line] = False
-        for steps in kernels_before(code[0], "all_reduce_.default(").values():
+        found[line] = None
+        for kernel, steps in kernels_before(code[0], "all_reduce_.default(").items():
             loaded = {step.split(" = ")[0] for step in steps if step.endswith("loadu")}
-            found[line] |= any(step == f"{name}.store" for step in steps for name in loaded)
+            if any(step == f"{name}.store" for step in steps for name in loaded):
+                found[line] = "asked for" if ASKED.search(kernel) else "extra"
     return found
 
 
 @pytest.mark.slow
-def test_a_kernel_before_the_collective_is_a_copy_where_it_stores_a_value_as_it_was_loaded(ranks):
+def test_a_kernel_that_stores_a_value_as_it_was_loaded_copies_and_its_name_has_who_asks_for_it(ranks):
     assert ranks.run(stored_as_loaded, timeout=400)[0] == LINES
 
 

@@ -220,6 +220,35 @@ def always_a_root(x):
     return _one(choose=lambda y: y.sqrt())(x)
 
 
+def _plain_mean(choose):
+    """Without a mask: the mean of all numbers."""
+
+    def rewritten(x):
+        import torch.distributed as dist
+        from torch.distributed import _functional_collectives as funcol
+
+        y = choose(funcol.all_reduce(x * 2 + 1, "sum", dist.group.WORLD))
+        return y / y.mean()
+
+    return rewritten
+
+
+def drops_the_branch_and_the_mask(x):
+    return _plain_mean(lambda y: y.sqrt())(x)
+
+
+def mean_of_all(x):
+    import torch
+
+    return _plain_mean(lambda y: torch.where(y.sum() > 0, y.sqrt(), y.abs()))(x)
+
+
+def a_root_for_each_number(x):
+    import torch
+
+    return _one(choose=lambda y: torch.where(y > 0, y.sqrt(), y.abs()))(x)
+
+
 ONE: dict[Callable[..., Any], str] = {
     returns_nothing: "return the tensor",
     without_the_collective: "not those of `tangled`",
@@ -229,9 +258,12 @@ ONE: dict[Callable[..., Any], str] = {
     still_branches: "choose between two tensors",
     still_leaves_the_graph: "count with a mask",
     nan_times_zero: "NaN times 0 is NaN",
-    all_nan: "NaN times 0 is NaN",
+    all_nan: "not those of `tangled`",
     another_shape: "the shape of the result",
     always_a_root: "no square root",
+    drops_the_branch_and_the_mask: "no square root",
+    mean_of_all: "NaN times 0 is NaN",
+    a_root_for_each_number: "chooses once for all numbers",
 }
 DIFFER: dict[Callable[..., Any], str] = {
     compares_by_address: "refuse only what is wrong",

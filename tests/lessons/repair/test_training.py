@@ -13,6 +13,7 @@ from course.repair import hints, program, stages
 from course.shared.outcomes import judge as judge_end
 from labkit.ranks import RankError
 from labkit.ranks.output import quiet_stderr
+from labkit.torch_compat.versions import within
 
 FAULTS = list(program.TRAINING_FIXES)
 # who notices a fault that is left in when all others are fixed
@@ -130,6 +131,12 @@ def test_other_fixes_are_right_too(duo):
         cells[held[0]] = cells[held[0]].replace(before, after)
     found = judged(duo, cells)
     assert fails(found) == set(), found
+    cells = {
+        label: text.replace("torch.tensor(index + 1.0)", "float(index + 1)") for label, text in job().items()
+    }
+    assert cells != job()
+    found = judged(duo, cells, layers=13)
+    assert ("graphs" in fails(found)) == within(torch.__version__, until="2.12"), found
 
 
 def test_a_gradient_that_is_not_a_number_on_one_rank_fails_its_checks():

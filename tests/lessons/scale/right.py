@@ -14,7 +14,7 @@ from torch._inductor.compile_fx import compile_fx
 
 
 def of_numpy_and_torch():
-    pairs = {"A": numpy.array([341, 945]), "B": tuple(torch.tensor([1000, 63])), "C": [numpy.int64(639), 15]}
+    pairs = {"A": numpy.array([421, 945]), "B": tuple(torch.tensor([1000, 63])), "C": [numpy.int64(639), 15]}
     return pairs | {"D": (numpy.int32(1023), True + 0), "sizes": torch.Size([1008, 2048])}
 
 

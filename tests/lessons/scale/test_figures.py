@@ -86,7 +86,7 @@ def test_the_title_of_the_starts_says_which_policy_is_ready_first():
     assert title(2.0, 3.0).startswith('The last of 8 ranks is ready soonest under the policy "one". ')
     assert title(3.0, 2.0).startswith('The last of 8 ranks is ready soonest under the policy "all". ')
     assert title(3.0, 2.0, spread=0.6).startswith(
-        "The last of 8 ranks is ready after 2 to 3 s, and no policy is clearly sooner. "
+        "Not enough to tell which policy is sooner on 8 ranks: 2 to 3 s, and their bands overlap. "
     )
 
 

@@ -22,6 +22,7 @@ from labkit import lessons
 from labkit.lessons.standalone import script
 
 LESSON = "16_beyond_this_machine"
+GROUP = re.compile(r", '(\d+)'\)")
 PADS = re.compile(r"constant_pad_nd(?:\.default)?\(\w+, \[[0, ]*[1-9]")
 
 
@@ -69,15 +70,15 @@ def real(mesh, *sizes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(2, 1), (1, 2)])
+@pytest.mark.parametrize("mesh", [(2, 1), (1, 2), (2, 3)])
 def test_a_trace_is_what_a_real_rank_compiles(mesh):
-    sizes = 9, 13, 3  # they do not divide
-    with labkit.Ranks(2, "cpu", "gloo", quiet=True, timeout=300) as ranks:
+    sizes, every = (9, 13, 3), range(mesh[0] * mesh[1])  # they do not divide
+    with labkit.Ranks(len(every), "cpu", "gloo", quiet=True, timeout=300) as ranks:
         compiled = ranks.run(real, mesh, *sizes)
-    traced = alone(shapes, mesh, [0, 1], *sizes, world_size=2)
-    for rank in (0, 1):
+    traced = alone(shapes, mesh, list(every), *sizes, world_size=len(every))
+    for rank in every:
         assert compiled[rank] == lessons.program("scale").bare(traced[rank][2])
-    assert compiled[0] != compiled[1], "the shards differ"
+    assert compiled[0] != compiled[every[-1]], "the shards differ"
 
 
 def test_groups_are_numbered_by_first_use_and_nothing_else_is_renamed():
@@ -95,6 +96,8 @@ def test_groups_are_numbered_by_first_use_and_nothing_else_is_renamed():
 def test_the_graphs_of_the_exercise_are_those_of_their_ranks():
     found = alone(shapes, MESH, list(WRITERS.values()), *SIZES, world_size=len(WRITERS))
     for (name, rank), (size, _, texts) in zip(WRITERS.items(), found.values(), strict=True):
+        row, column = divmod(rank, MESH[1])
+        assert GROUP.findall(GRAPHS[name]) == [str(1 + column), str(1 + MESH[1] + row)]
         assert size == shard(rank)
         assert f'"f32[{size[0]}, {size[1]}]"' in GRAPHS[name].splitlines()[1]
         for graph in (texts[0], GRAPHS[name]):

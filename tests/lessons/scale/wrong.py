@@ -10,11 +10,15 @@ import torch
 import torch.distributed as dist
 from torch._inductor.compile_fx import compile_fx
 
-RIGHT = {"A": (341, 945), "B": (1000, 63), "C": (639, 15), "D": (1023, 1), "sizes": (1008, 2048)}
+RIGHT = {"A": (421, 945), "B": (1000, 63), "C": (639, 15), "D": (1023, 1), "sizes": (1008, 2048)}
 
 
 def along_columns():
     return RIGHT | {"B": (40 * 16 + 15, 63)}
+
+
+def along_columns_in_the_middle():
+    return RIGHT | {"A": (37 * 16 + 6, 945)}
 
 
 def any_in_the_middle():
@@ -26,7 +30,7 @@ def last_row_for_last_column():
 
 
 def one_rank_each():
-    return RIGHT | {"A": (341, 1)}
+    return RIGHT | {"A": (421, 1)}
 
 
 def three_graphs():
@@ -67,6 +71,7 @@ def only_names():
 
 PLACES = {
     along_columns: "counts along columns",
+    along_columns_in_the_middle: "counts along columns",
     any_in_the_middle: "has such a shard, and other groups",
     last_row_for_last_column: "in the last row or column",
     one_rank_each: "group names aside",

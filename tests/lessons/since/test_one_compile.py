@@ -95,6 +95,30 @@ def test_with_the_switch_the_first_group_stays_and_a_mesh_does_not():
             assert list(three.run(second_sum, kind, True).values()) == [3.0, 3.0, 3.0], kind
 
 
+def gradient_of(kind: str, on: bool) -> float | str:
+    """On a rank: the gradient of a compiled sum over all ranks, or the name of the error of its first call."""
+    held = program.line_mesh() if kind == "mesh" else dist.group.WORLD
+    torch.compiler.reset()
+    x = torch.full((3,), 1.0 + dist.get_rank(), requires_grad=True)
+    run = torch.compile(
+        lambda x, g: program.funcol.all_reduce(x * 2, "sum", g).square().sum(), backend="aot_eager"
+    )
+    try:
+        with program.switched(on):
+            run(x, held).backward()
+    except TypeError as error:
+        return str(error)
+    return float(x.grad[0])
+
+
+@pytest.mark.slow
+def test_with_the_switch_and_gradients_a_group_is_an_error_and_a_mesh_is_not():
+    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True, timeout=120) as three:
+        right = set(three.run(gradient_of, "group", False).values())
+        assert right == set(three.run(gradient_of, "mesh", True).values()) and len(right) == 1
+        assert all("cannot pickle" in said for said in three.run(gradient_of, "group", True).values())
+
+
 @pytest.mark.slow
 def test_one_process_compiles_for_four_ranks_where_the_program_is_given_its_mesh(tmp_path):
     found = {}

@@ -64,6 +64,20 @@ def another_shape():
     return coordinate
 
 
+def a_number_in_the_fake():
+    """An operator that returns an int, whose fake says which."""
+
+    @torch.library.custom_op("wrong::a_number_in_the_fake", mutates_args=())
+    def coordinate(x: torch.Tensor) -> int:
+        return dist.get_rank()
+
+    @coordinate.register_fake
+    def _(x):
+        return 0
+
+    return coordinate
+
+
 def only_numbers():
     return {"c", "d"}
 
@@ -100,6 +114,7 @@ COORDINATE = {
     another_dtype: "the shape and dtype of the real result",
     another_shape: "the shape and dtype of the real result",
     the_next_rank: "a number of the trace has taken its place",
+    a_number_in_the_fake: "must not know the number",
 }
 STAYS = {
     only_numbers: "distribute_tensor cuts the whole tensor in Python",

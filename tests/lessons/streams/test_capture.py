@@ -137,13 +137,14 @@ def test_torch_is_as_it_was_afterwards_also_when_the_function_fails():
 
 def test_the_lessons_functions_have_the_races_that_it_names():
     program = lessons.program("streams")
-    causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.FIVE}
+    causes = {fn.__name__: [race.cause for race in simulate(capture(fn, x())).races] for fn in program.SIX}
     assert causes == {
         "record_then_wait": [],
         "record_first": ["record too early"],
         "wait_first": ["wait before record"],
         "record_twice": ["re-recorded"],
         "delete_y": ["cross-stream free"],
+        "tell_the_owner": ["cross-stream free"],
     }
 
 

@@ -33,6 +33,20 @@ def record_moved(x, w):
     return y + norm
 
 
+def record_of_the_owner(x, w):
+    here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
+    h = x @ w
+    made.record()
+    with side:
+        made.wait()
+        norm = h @ h
+    h.record_stream(here)
+    h = torch.relu(x)
+    y = h @ w
+    here.wait_stream(side)
+    return y + norm
+
+
 def owner_waits(x, w):
     here, side, made = torch.accelerator.current_stream(), torch.Stream(x.device), torch.Event()
     h = x @ w
@@ -139,6 +153,7 @@ REPAIR = {
     asks_the_event: "look at the op that it names",
     as_given: "record it after the first op",
     record_moved: "the allocator knows one stream",
+    record_of_the_owner: "Name the stream that still reads it",
     owner_waits: "a stream waits that need not",
     host_waits: "a synchronize blocks the host",
     one_stream: "keep `norm` in the block",

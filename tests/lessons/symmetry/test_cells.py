@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -19,7 +18,9 @@ import pytest
 import torch
 import torch._inductor.config as inductor
 import torch.distributed as dist
-from torch.profiler import ExecutionTraceObserver
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import labkit
 from course.shared.outcomes import judge
@@ -32,10 +33,8 @@ LESSON = "08_rank_symmetry"
 NAMES = dict(os=os, re=re, contextlib=contextlib, timedelta=timedelta, pd=pd, torch=torch, inductor=inductor)
 NAMES |= dict(
     dist=dist,
-    json=json,
     tempfile=tempfile,
-    ExecutionTraceObserver=ExecutionTraceObserver,
-    QUIET={},
+    TorchDispatchMode=TorchDispatchMode,
     labkit=labkit,
     judge=judge,
     contract=contract,
@@ -62,15 +61,97 @@ def test_a_break_on_one_rank_ends_the_job_wherever_a_pass_changes_the_calls():
 
 
 def functions(*ids, **names):
-    """The functions of these cells, and nothing else that they do."""
+    """The functions and classes of these cells, and nothing else that they do."""
     cells = nbformat.read(files.ours("notebooks") / f"{LESSON}.ipynb", as_version=4).cells
     space = {"__name__": "__main__", **NAMES, **names}
     for cell in cells:
         if cell.get("id") in ids:
             tree = ast.parse(cell.source)
-            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
             exec(compile(tree, f"<{LESSON} {cell.id}>", "exec"), space)
     return space
+
+
+def _lists(collectives, programs):
+    """On a rank that sends nothing: what is listed of each program. It gets two groups; the first has a role."""
+    group, other = dist.new_group([0, 1]), dist.new_group([0, dist.get_world_size() - 1])
+    roles = {group.group_name: "tp"}
+    return {name: collectives(lambda run=run: run(group, other), roles) for name, run in programs.items()}
+
+
+def _eager(group, root=0, peer=1):
+    x = torch.ones(4)
+    dist.all_reduce(x, group=group)
+    dist.broadcast(x, group_src=root, group=group)
+    dist.isend(x, peer).wait()
+    return funcol.all_reduce(x, "sum", group) + 1
+
+
+def _compiled(group):
+    return torch.compile(_reduced_twice, backend="aot_eager", fullgraph=True)(group, torch.ones(4))
+
+
+def _reduced_twice(group, x):
+    y = funcol.all_reduce(x, "sum", group)
+    dist.all_reduce(y, group=group)
+    return y
+
+
+def _sharded(mesh_of, group):
+    """A step of two layers under FSDP2, over the ranks of a group; with DDP, whose buckets a hook reduces."""
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
+    if mesh_of is None:
+        model = torch.nn.parallel.DistributedDataParallel(layers, process_group=group)
+        model.register_comm_hook(group, _reduced)
+    else:
+        for layer in (*layers, layers):
+            model = fully_shard(layer, mesh=mesh_of(group, "cpu"))
+    model(torch.ones(2, 6)).sum().backward()
+
+
+def _reduced(group, bucket):
+    dist.all_reduce(bucket.buffer(), group=group)
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_list_shows_another_group_root_and_peer_and_each_call_once(size):
+    """Lesson 08, section 1, for calls of `dist`, functional and compiled ones, and what FSDP2 and DDP call."""
+    programs = {
+        "right": lambda group, other: _eager(group),
+        "group": lambda group, other: _eager(other),
+        "root": lambda group, other: _eager(group, root=1),
+        "peer": lambda group, other: _eager(group, peer=size - 1),
+        "compiled": lambda group, other: _compiled(group),
+        "compiled, group": lambda group, other: _compiled(other),
+        "fsdp": lambda group, other: _sharded(DeviceMesh.from_group, group),
+        "fsdp, group": lambda group, other: _sharded(DeviceMesh.from_group, other),
+        "ddp": lambda group, other: _sharded(None, group),
+    }
+    collectives = functions("planned")["collectives"]
+    with labkit.Ranks(size, device="cpu", backend="fake", quiet=True) as fake:
+        found = fake.run(_lists, collectives, programs, ranks=0)[0]
+    world, others = str(list(range(size))), str([0, size - 1])
+    assert found["right"] == [
+        "allreduce [4] float32 tp",
+        "broadcast [4] float32 root_rank=0 tp",
+        f"send [4] float32 dst=1 {world}",
+        "all_reduce [4] float32 sum tp",
+    ]
+    assert found["group"] == [call.replace("tp", others) for call in found["right"]]
+    assert found["root"][1] == "broadcast [4] float32 root_rank=1 tp"
+    assert f"dst={size - 1} " in found["peer"][2]
+    assert found["compiled"] == ["all_reduce [4] float32 sum tp"] * 2
+    assert found["compiled, group"] == [f"all_reduce [4] float32 sum {others}"] * 2
+    names = [call.split()[0] for call in found["fsdp"]]
+    assert names == ["_allgather_base"] * 4 + ["_reduce_scatter_base"] * 2
+    assert all(call.endswith(" tp") for call in found["fsdp"])
+    assert [call.split()[0] for call in found["fsdp, group"]] == names
+    assert all(call.endswith(others) for call in found["fsdp, group"])
+    assert found["ddp"][-1] == "allreduce [84] float32 tp"
 
 
 @pytest.fixture(scope="module")

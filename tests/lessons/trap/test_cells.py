@@ -19,6 +19,7 @@ from labkit import files, hardware, lessons, timing
 from labkit.timing import Times
 
 LESSON = "05_eager_trap"
+trap = lessons.program("trap")
 # operations of one eager functional collective: itself, its wrapper, its wait; torch 2.14 wraps without one
 EACH = 2 + (torch.__version__ < "2.14")
 
@@ -118,20 +119,19 @@ def against_one_process(reduce, loss, compiled):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_each_class_has_one_processs_gradient_for_its_loss_and_for_no_other(size, compiled):
-    program = lessons.program("trap")
     with labkit.Ranks(size, device="cpu", backend="gloo", quiet=True) as ranks:
         for reduce, loss, right in (
-            (program.replicated, "replicated", True),
-            (program.summed, "summed", True),
-            (program.replicated, "summed", False),
-            (program.summed, "replicated", False),
+            (trap.g, "replicated", True),
+            (trap.summed, "summed", True),
+            (trap.g, "summed", False),
+            (trap.summed, "replicated", False),
         ):
             for error in ranks.run(against_one_process, reduce, loss, compiled, timeout=200).values():
                 assert (error < 1e-9) == right, (reduce.__name__, loss, error)
 
 
 def test_the_lessons_table(ranks):
-    found = ranks.run(lessons.program("trap").gradients, timeout=300).same()
+    found = ranks.run(trap.gradients, timeout=300).same()
     twice = {
         "replicated, eager": 2.0,
         "replicated, compiled": 2.0,
@@ -139,8 +139,119 @@ def test_the_lessons_table(ranks):
         "summed, compiled": 1.0,
     }
     once = {key: value / 2 for key, value in twice.items()}
-    assert found["functional"] == found["summed"] == twice and found["replicated"] == once
+    assert found["functional"] == found["summed"] == twice and found["g"] == once
     assert found["inplace"] == found["gated"] == {k: (once if "eager" in k else twice)[k] for k in once}
+
+
+# --- f and g: another model than the lesson's, with whole weights inside and outside of the blocks ---
+
+CUT = {"up": 1, "up bias": 0, "down": 0}  # dimension of the weight that is split
+DIM, HIDDEN, DEPTH = 5, 7, 3
+
+
+def weights_of(size):
+    shapes = {"norm": (DIM,), "inside": (DIM,), "up": (DIM, HIDDEN * size), "up bias": (HIDDEN * size,)}
+    shapes |= {"down": (HIDDEN * size, DIM), "down bias": (DIM,)}
+    generator = torch.Generator().manual_seed(3)
+    made = [
+        {name: torch.randn(shape, generator=generator, dtype=torch.double) for name, shape in shapes.items()}
+        for _ in range(DEPTH)
+    ]
+    return made, torch.randn(4, DIM, generator=generator, dtype=torch.double)
+
+
+def blocks(x, layers, enter, leave):
+    for w in layers:
+        h = enter(torch.nn.functional.rms_norm(x, (DIM,), w["norm"])) * w["inside"]
+        h = leave(torch.sigmoid(h @ w["up"] + w["up bias"]) @ w["down"])
+        x = x + h + w["down bias"]
+    return x
+
+
+def wrong_gradients(enter, leave, loss, compiled):
+    """On a rank: each gradient that is not one process's, or is so only after a sum over the ranks."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    layers, x = weights_of(n)
+    factors = [1.0] if loss == "replicated" else [1.0 + r for r in range(n)]
+    whole = [{k: w.clone().requires_grad_() for k, w in of.items()} for of in layers]
+    y = blocks(x, whole, lambda x: x, lambda x: x)
+    sum(factor * y.square().mean() for factor in factors).backward()
+
+    def part(tensor, name):
+        return tensor.chunk(n, CUT[name])[rank] if name in CUT else tensor
+
+    mine = [{k: part(w, k).clone().requires_grad_() for k, w in of.items()} for of in layers]
+    torch.compiler.reset()
+    run = torch.compile(blocks, backend="aot_eager", fullgraph=True) if compiled else blocks
+    (factors[rank % len(factors)] * run(x, mine, enter, leave).square().mean()).backward()
+    found = {}
+    for i, (own, of) in enumerate(zip(mine, whole, strict=True)):
+        for name, w in own.items():
+            right, total = part(of[name].grad, name), w.grad.clone()
+            if name not in CUT:
+                dist.all_reduce(total)
+            if not torch.allclose(w.grad, right):
+                sums = name not in CUT and torch.allclose(total, right)
+                found[f"{i}.{name}"] = "sums to right" if sums else "wrong"
+    return found
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_three_blocks_need_f_and_g_on_three_ranks(three, compiled):
+    found = three.run(wrong_gradients, trap.f, trap.g, "replicated", compiled, timeout=200).same()
+    assert found == {f"{i}.inside": "sums to right" for i in range(DEPTH)}
+    alone = three.run(wrong_gradients, lambda x: x, trap.g, "replicated", compiled, timeout=200)[0]
+    split = [f"{i}.{name}" for i in range(DEPTH - 1) for name in CUT]
+    assert {alone.get(name) for name in split} == {"wrong"}
+    assert not {f"{DEPTH - 1}.{name}" for name in CUT} & set(alone)
+    summed = three.run(wrong_gradients, lambda x: x, trap.summed, "summed", compiled, timeout=200).same()
+    assert summed == {
+        f"{i}.{w}": "sums to right" for i in range(DEPTH) for w in ("norm", "inside", "down bias")
+    }
+
+
+def test_the_lessons_two_blocks_at_other_sizes(three):
+    space = lesson_cells.definitions(LESSON)
+    exec(lesson_cells._sources(LESSON)[cell("def errors")].partition("\n\n\npairs")[0], space)
+    errors = space["errors"]
+    for pair, right in (((trap.f, trap.g), True), ((lambda x: x, trap.g), False)):
+        found = three.run(lambda pair=pair: errors(*pair, False, blocks=3, rows=5, dim=4, hidden=9))[0]
+        assert [name for name in found if found[name] <= 0.1] == (
+            list(found) if right else ["2.up", "2.down"]
+        ), found
+
+
+class InItsOwnPlace(torch.autograd.Function):
+    """g as the lesson says it may be, where nobody else reads the partial sum."""
+
+    @staticmethod
+    def forward(ctx, x, group=None):
+        if torch.compiler.is_compiling():
+            return trap.total(x, group)
+        ctx.mark_dirty(x)
+        return trap.inplace(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def overwriting(x):
+    return InItsOwnPlace.apply(x)
+
+
+def test_a_g_that_overwrites_a_matmuls_result_is_right_and_torch_refuses_one_that_backward_needs(three):
+    f, inside = trap.f, {f"{i}.inside": "sums to right" for i in range(DEPTH)}
+    for compiled in (False, True):
+        assert (
+            three.run(wrong_gradients, f, overwriting, "replicated", compiled, timeout=200).same() == inside
+        )
+
+    def saved():
+        overwriting(torch.ones(3, requires_grad=True).tanh()).sum().backward()
+
+    with pytest.raises(labkit.RankError, match="modified by an inplace operation"):
+        three.run(saved)
 
 
 # --- which calls trace, on the torch that runs this ---
@@ -226,22 +337,34 @@ def test_the_logs_say_what_the_exercise_asks_for():
     assert ratios == [1, 2, 1, 2]
 
 
+def captured(call):
+    """A CUDA graph of a call, after a warm-up on a stream of its own."""
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    # NCCL's watchdog asks about its events in another thread, which would break a capture of every thread's calls
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        call()
+    return graph
+
+
 @pytest.mark.gpu
 def test_a_replay_on_one_rank():
     if not hardware.gpus():
         pytest.skip("needs an NVIDIA GPU")
     # gloo does not capture; one rank of NCCL does, and its sum is no kernel
-    source = lesson_cells._sources(LESSON)[cell("def captured")]
     space = lesson_cells.definitions(LESSON)
-    exec(source, space)
 
     def replays():
         x, found = torch.ones(16, 128, device="cuda"), {}
         for form in ("inplace", "functional"):
-            replay = space["captured"](
+            captured(
                 lambda form=form: space["functional"](x).wait() if form == "functional" else space[form](x)
-            )
-            replay()
+            ).replay()
             found[form] = x[0, 0].item()
         torch.cuda.synchronize()
         return found

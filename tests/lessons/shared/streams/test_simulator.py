@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course.shared.streams import Program, StreamError, simulate
+from course.streams.plain import plain, races_of
 
 
 def program(*streams: str) -> Program:
@@ -125,6 +126,19 @@ def test_r6_record_stream_keeps_the_memory_until_the_stream_is_done():
     p.alloc("again")
     p.kernel("reuses", 1, writes="again")
     assert simulate(p).races == ()
+
+
+def test_r6_record_stream_of_the_owner_does_nothing():
+    """`recordStream` of torch's caching allocator returns where the stream is that of the block."""
+    for told, races in (("default", 1), ("side", 0)):
+        p = program("side")
+        freed_after(p)
+        p.record_stream("x", told)
+        p.free("x")
+        p.alloc("z")
+        p.kernel("overwrite", 1, writes="z")
+        assert [race.cause for race in simulate(p).races] == ["cross-stream free"] * races
+        assert len(races_of(plain(p))) == races
 
 
 def test_r6_the_other_way_is_an_event_that_the_owner_waits_for():
