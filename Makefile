@@ -4,6 +4,7 @@
 # TORCH_INDEX  package index that torch comes from: the address that torch's install page shows for a CPU-only
 #              or CUDA build; remembered in .venv; empty: back to pip's own setting     make lab TORCH_INDEX=...
 # LAB_ARGS     further arguments for JupyterLab                    make lab LAB_ARGS=--no-browser
+# ROOM         a folder of tests                               make test-all ROOM=tests/lessons/cliff
 # PYTEST_ARGS  further arguments for pytest                        make test PYTEST_ARGS='-k ranks'
 
 PYTHON ?= python3
@@ -54,11 +55,11 @@ lab: setup ## JupyterLab on the first lesson
 	$(PY) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 # three on two cores: one of them computes while the tests of the others wait; four take as long, and more memory
-test: setup ## what CI runs, in three processes (PYTEST_ARGS='-n 0': in one): every lesson, every fault, one of each kind
+test: setup ## what CI runs, in three processes (PYTEST_ARGS='-n 0': in one): what guards users (tests/README.md)
 	$(PY) -m pytest -m "not full" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-all: setup ## all tests, with every attempt at every exercise
-	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+test-all: setup ## all tests; ROOM=tests/look: those of one folder
+	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) $(ROOM)
 
 gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back
 	$(PY) -m tools.gpu

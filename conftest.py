@@ -44,11 +44,39 @@ STREAM_GRAPHS = (
 )
 
 
+# what `make test` leaves to `make test-all`: the slow tests of these places, but for those marked `guard`
+LATER = (
+    "course",  # examples that start ranks
+    "tests/book",
+    "tests/browser",
+    "tests/contract",
+    "tests/kernel/test_script.py",
+    "tests/ledger",
+    "tests/lessons",  # what single cells do; solutions and mistakes are in tests/study
+    "tests/look",
+    "tests/notebooks",
+    "tests/test_rooms.py",
+    "tests/test_wheel.py",
+    "tests/tools",
+    "tests/views",
+)
+SLOW = {"slow", "kernel", "browser"}
+
+
+def _later(item):
+    marks = {mark.name for mark in item.iter_markers()}
+    where = item.path.relative_to(item.config.rootpath).as_posix()
+    return marks & SLOW and "guard" not in marks and any(f"{where}/".startswith(f"{one}/") for one in LATER)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
         # such an example runs an experiment, some with empty caches
         if item.name.startswith("course.") and any("Ranks(" in e.source for e in item.dtest.examples):
             item.add_marker(pytest.mark.slow)
+        if _later(item):
+            item.add_marker(pytest.mark.full)
     if hardware.torch_version().startswith("2.11."):
         for item in items:
             if item.name in STREAM_GRAPHS:

@@ -13,6 +13,7 @@ import argparse
 import datetime
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from tools.fit import ROOT, WIDGET, code_cells
 __all__ = ["NotebookError", "code_hash", "execute", "is_fresh", "problems", "run"]
 
 CELL_SECONDS = 600
+_TOPIC = re.compile(r"^\s*(?:from|import) course\.(\w+)", re.MULTILINE)
 
 
 class NotebookError(ValueError):
@@ -35,7 +37,9 @@ class NotebookError(ValueError):
 
 
 def code_hash(notebook: Any) -> str:
-    """SHA-256 over the sources of the code cells, in order: what the outputs were made from.
+    """SHA-256 over the code cells, in order, and over the code of the topics in `course/` that they import.
+
+    Lines of comments and blank lines of a topic's code do not count; `course/shared` does not either.
 
     >>> import nbformat.v4 as v4
     >>> one = v4.new_notebook(cells=[v4.new_code_cell("x = 1")])
@@ -49,6 +53,12 @@ def code_hash(notebook: Any) -> str:
         digest.update(
             b"%d:" % len(source) + source
         )  # the length keeps a moved cell boundary from looking alike
+    sources = "\n".join(cell.source for _, cell in code_cells(notebook))
+    for topic in sorted({*_TOPIC.findall(sources)} - {"shared"}):
+        for path in sorted((ROOT / "course" / topic).rglob("*.py")):
+            lines = (line.rstrip() for line in path.read_text(encoding="utf-8").splitlines())
+            code = [line for line in lines if line and not line.lstrip().startswith("#")]
+            digest.update("\n".join([path.relative_to(ROOT).as_posix(), *code, ""]).encode())
     return digest.hexdigest()
 
 
@@ -131,7 +141,8 @@ def problems(path: str | os.PathLike[str]) -> list[str]:
     found = fit.outputs(notebook) + fit.headings(notebook) + fit.stated(notebook) + fit.size(path)
     found += fit.links(notebook, path.parent) + fit.prose(notebook) + fit.numbers(notebook)
     if not is_fresh(path):
-        return ["its outputs are older than its code: `make notebooks` executes it", *found]
+        execute = f"`make notebooks NOTEBOOKS=notebooks/{path.name}` executes it"
+        return [f"its outputs are older than its cells or its topic's code: {execute}", *found]
     if missing := [key for key in ("torch", "hardware", "date") if not notebook.metadata["labkit"].get(key)]:
         found.append(f"it does not say what its outputs were made on: {', '.join(missing)} is missing")
     if not any(cell.outputs for _, cell in code_cells(notebook)):

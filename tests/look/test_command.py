@@ -70,6 +70,7 @@ def test_what_cannot_be_done_is_one_sentence(words, sentence, tmp_path, capsys, 
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     """The page names the print, and the gate notices it, and the branch of one rank.
 

@@ -41,6 +41,7 @@ def look(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ())
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 @pytest.mark.parametrize("launcher", [(), pytest.param(tuple(TORCHRUN), marks=pytest.mark.full)])
 def test_a_rank_that_is_killed_in_a_compile_has_said_so(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     status, said, page = look(tmp_path, "late_size.py", str(tmp_path / "compiling"), launcher=launcher)

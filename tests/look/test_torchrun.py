@@ -124,6 +124,7 @@ def test_an_environment_that_was_tampered_with_is_named(
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text((SCRIPTS / "trouble.py").read_text())
     words = ("--step", "step", "--steps", "2", "-m", "mine", "none")

@@ -17,6 +17,7 @@ WRAPS = Path(__file__).parent / "scripts" / "wraps.py"
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_every_function_that_look_wraps_takes_its_arguments_by_position_and_by_name(tmp_path):
     given = argparse.Namespace(n=1, backend="gloo", timeout=None, stall=None, verify=False)
     out = tmp_path / "out.json"

@@ -104,7 +104,22 @@ def test_an_edited_cell_makes_the_outputs_stale(tmp_path):
     notebook.cells[0].source = "y"
     nbformat.write(notebook, path)
     assert not notebooks.is_fresh(path)
-    assert "older than its code" in notebooks.problems(path)[0]
+    assert "older than its cells" in notebooks.problems(path)[0]
+
+
+def test_the_code_of_a_lessons_topic_counts_and_its_comments_do_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    lesson = v4.new_notebook(cells=[v4.new_code_cell("from course.cliff.figures import lane\nlane()")])
+    for topic in ("cliff", "shared"):
+        (tmp_path / "course" / topic / "deep").mkdir(parents=True)
+    file = tmp_path / "course" / "cliff" / "deep" / "figures.py"
+    file.write_text("def lane():\n    return 1\n")
+    before = notebooks.code_hash(lesson)
+    file.write_text("# why\ndef lane():\n\n    # because\n    return 1\n")
+    (tmp_path / "course" / "shared" / "figures.py").write_text("x = 1\n")
+    assert notebooks.code_hash(lesson) == before
+    file.write_text("def lane():\n    return 2\n")
+    assert notebooks.code_hash(lesson) != before
 
 
 def test_a_moved_cell_boundary_is_another_code():
