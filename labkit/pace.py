@@ -11,6 +11,7 @@ compiles a fixed small function in a new process with empty caches, and keeps it
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -24,7 +25,7 @@ from labkit.hardware import cores
 __all__ = ["KEPT", "measure", "patience"]
 
 KEPT = Path(sys.prefix, "labkit-pace.json")
-USUAL_S = 15.0  # processor seconds of the compile on the machine for which the lessons' limits were chosen
+USUAL_S = 11.0  # processor seconds of the compile on the machine for which the lessons' limits were chosen
 SMALL = """
 import torch
 x = torch.linspace(0, 1, 64, requires_grad=True)
@@ -40,13 +41,13 @@ def patience(seconds: float) -> float:
         seconds: The limit on a quiet machine of the usual speed.
 
     Returns:
-        Seconds, never fewer.
+        Seconds, never fewer; whole tenths.
 
     >>> patience(60) >= 60
     True
     """
     busy = os.getloadavg()[0] / cores()
-    return seconds * max(1.0, _kept_s() / USUAL_S) * max(1.0, busy)
+    return math.ceil(10 * seconds * max(1.0, _kept_s() / USUAL_S) * max(1.0, busy)) / 10
 
 
 def _kept_s() -> float:

@@ -160,7 +160,7 @@ TRUTH = {
     ),
     "orphan": ("dead", [0], None, [r"exit code -9 \(SIGKILL\)"]),
 }
-CI = ("healthy", "old_records", "other", "recompiling", "killed", "half_made", "ring", "wedged")
+CI = ("healthy", "old_records", "other", "recompiling", "killed", "orphan", "ring", "wedged")
 SETS = [
     pytest.param(name, marks=[pytest.mark.slow] if name in CI else [pytest.mark.slow, pytest.mark.full])
     for name in TRUTH
