@@ -10,6 +10,7 @@ compiles a fixed small function in a new process with empty caches, and keeps it
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -50,6 +51,7 @@ def patience(seconds: float) -> float:
     return math.ceil(10 * seconds * max(1.0, _kept_s() / USUAL_S) * max(1.0, busy)) / 10
 
 
+@functools.cache
 def _kept_s() -> float:
     """The processor seconds that `measure` kept; those of the usual machine where there are none."""
     try:

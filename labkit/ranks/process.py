@@ -61,22 +61,28 @@ class Process:
     @property
     def stopped(self) -> bool:
         """Whether a signal such as SIGSTOP holds it; False where that cannot be told."""
-        return self._stat()[0] in ("T", "t")
+        return _stat(self.pid)[0] in ("T", "t")
 
     def idle(self) -> bool:
         """Whether it sleeps, and has used less than a fiftieth of a processor since this was asked last."""
-        state, *times = self._stat()
-        spent, asked = sum(map(int, times[10:12])) / os.sysconf("SC_CLK_TCK"), now()  # user and system time
+        fields = _stat(self.pid)
+        state, spent, asked = fields[0], _computed(fields), now()
         (before, last), self._spent = self._spent, (spent, asked)
         return state == "S" and spent - before < 0.02 * (asked - last)
 
-    def _stat(self) -> list[str]:
-        """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
-        try:
-            text = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
-        except OSError:
-            text = ""
-        return text.rpartition(")")[2].split() or [""]
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        text = ""
+    return text.rpartition(")")[2].split() or [""]
+
+
+def _computed(fields: list[str]) -> float:
+    """Processor seconds, user and system, from what `_stat` returns."""
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 STILL_S = 60.0  # a start in which nothing has moved for this long is given up
@@ -112,13 +118,12 @@ class Effort:
 
 
 def _spent(pid: int) -> tuple[float, int]:
-    """The processor seconds of a process, and the bytes that it has read; zeros where that cannot be told."""
-    try:
-        times = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[11:13]
-        read = Path(f"/proc/{pid}/io").read_text().partition("rchar: ")[2].split()[0]
-        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK"), int(read)
-    except (OSError, ValueError, IndexError):
-        return 0.0, 0
+    """The processor seconds of a process, and the bytes that it has read; 0 for what cannot be told."""
+    try:  # a hardened system lets nobody read this one
+        read = int(Path(f"/proc/{pid}/io").read_text().partition("rchar: ")[2].split()[0])
+    except (OSError, IndexError):
+        read = 0
+    return _computed(_stat(pid)), read
 
 
 class Starter:
