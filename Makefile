@@ -32,7 +32,7 @@ setup: $(STAMP) ## .venv with the locked packages and labkit, once
 ifneq ($(INDEX) $(CURDIR),$(TORCH_FROM) $(shell cat $(STAMP) 2>/dev/null))
 $(STAMP): FORCE
 endif
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml oddrank/pyproject.toml
 	@rm -f $@
 	@if ! $(PY) -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	  command -v $(PYTHON) >/dev/null || \
@@ -96,13 +96,13 @@ break-it: setup ## the break-it tests of lesson 15, three runs each; exit code 1
 
 lock: ## requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes the newest versions
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install $(if $(UPGRADE),,-c requirements.lock) 'setuptools>=77' '.[dev]'
+	build/lock/bin/python -m pip install $(if $(UPGRADE),,-c requirements.lock) 'setuptools>=77' ./oddrank '.[dev]'
 	@# without what belongs to one build of torch (its suffix, CUDA packages): pip adds what the chosen build needs
 	{ echo '# Every package of the environment, pinned. Made by `make lock`; environment.yml repeats the direct ones.'; \
-	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude labkit \
+	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude labkit --exclude oddrank \
 	    | sed -e 's/+[^+]*$$//' -e '/^nvidia-/d' -e '/^triton/d' -e '/^cuda-/d'; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find labkit course ledger tests notebooks -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf $(VENV) build *.egg-info oddrank/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find oddrank labkit course ledger tests notebooks -name __pycache__ -prune -exec rm -rf {} +

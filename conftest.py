@@ -38,10 +38,7 @@ def pytest_unconfigure(config):
 
 
 # examples that need a torch with graphs of streams
-STREAM_GRAPHS = (
-    "course.shared.streams.captured.capture",
-    "course.compiled_streams.inside.look",
-)
+STREAM_GRAPHS = ("course.shared.streams.captured.capture",)
 
 
 # what `make test` leaves to `make test-all`: the slow tests of these places, but for those marked `guard`

@@ -25,19 +25,19 @@ def measure(rounds: int, calls: int) -> Any:
     import torch
     import torch.distributed as dist
 
-    from labkit import contract
+    from course.shared import contract
     from labkit.timing import interleave
 
     exchange = contract.Exchange.connect("benchmark", timeout=120.0)
     settings = contract.settings(env=("WORLD_SIZE", "SCOPE_TP_ALLOW_COMPILE"), flags={"attention": "auto"})
     x = torch.ones(1024)
-    plan = contract.Plan.of("infer", {"x": x}, calls=2, phases={"recompute": False})
-    run = contract.executing(contract.Plan.of("infer", calls=rounds * calls * 10)).__enter__()
+    plan = contract.Plan("infer", {"x": x}, calls=2, phases={"recompute": False})
+    step = contract.executing(contract.Plan("infer", calls=rounds * calls * 10)).__enter__()
     tensors = {kib: torch.ones(kib * 256) for kib in KIB}
     prints = {kib: contract.Fingerprints(exchange, {"w": tensor}) for kib, tensor in tensors.items()}
     digests = contract.InputDigests(exchange)
     off = contract.InputDigests(exchange, every=0)
-    health = contract.Health(1, 0, 0)
+    counts = {"graphs": 1, "breaks": 0}
     compiled = torch.compile(lambda x: x + 1, backend="eager")
     compiled(x)
 
@@ -49,10 +49,10 @@ def measure(rounds: int, calls: int) -> Any:
     parts: dict[str, Any] = {
         "all_reduce, 4 KiB": lambda: dist.all_reduce(x),
         "exchange": lambda: exchange.gather("benchmark", 1),
-        "assert_parity": lambda: contract.assert_parity(exchange, settings),
+        "alike (settings)": lambda: contract.alike(exchange, "settings", settings),
         "agree (plan)": lambda: contract.agree(exchange, plan),
-        "step (plan)": run.step,
-        "assert_same_health": lambda: contract.assert_same_health(exchange, health),
+        "step (plan)": step,
+        "alike (compile counts)": lambda: contract.alike(exchange, "compile counts", counts),
         "digests, off": lambda: off.check(0, x=x),
         "preflight": lambda: contract.preflight({"steps": 4}, {"x": x}),
         "compiled call": lambda: compiled(x),

@@ -1,4 +1,4 @@
-"""What a forward costs more while `labkit.record()` is open: rounds with and without it, interleaved.
+"""What a forward costs more while `record()` is open: rounds with and without it, interleaved.
 
     python benchmarks/recording.py [--rounds 15] [--calls 10] [--widths 64 512 1024] [--save DIR]
 
@@ -44,8 +44,7 @@ def seconds(call, calls: int) -> float:
 
 def measure(width: int, rounds: int, calls: int) -> dict[str, list[float]]:
     import torch
-
-    from labkit import record
+    from oddrank.record import record
 
     torch._dynamo.reset()
     plain, x = model(width)
@@ -66,7 +65,7 @@ def measure(width: int, rounds: int, calls: int) -> dict[str, list[float]]:
                     outside = time.perf_counter()
                 if name == "operators":
                     found["open and close"].append(time.perf_counter() - outside + inside - began)
-                assert rec.counts.loc[0, "regions"] == calls, rec.counts
+                assert rec.counts[0].regions == calls, rec.counts
     return found
 
 
@@ -107,9 +106,9 @@ def main() -> int:
 
     import torch
     import torch.distributed as dist
+    from oddrank.record import install
 
     from labkit import torch_compat
-    from labkit.records import install
 
     install()
     torch.set_num_threads(1)

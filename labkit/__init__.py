@@ -1,9 +1,12 @@
-"""labkit: ranks, recording, timing and drawing for the lessons; tools for your own program and for dead jobs."""
+"""labkit: ranks, timing and drawing for the lessons; tools for your own program and for dead jobs."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
+
+from oddrank import places
 
 __version__ = "0.1.0"
 
@@ -13,39 +16,31 @@ _WHERE = {
     "RankError": "labkit.ranks",
     "PerRank": "labkit.per_rank",
     "Report": "labkit.report",
-    "Frames": "labkit.records",
-    "diff": "labkit.records",
-    "inspect": "labkit.records",
-    "merge": "labkit.records",
-    "record": "labkit.records",
     "predict": "labkit.study",
 }
 
+# the lessons' code is the program's own, wherever it is installed; what wraps a script of yours is not
+for _name in ("labkit", "course", "ledger"):
+    places.own(os.path.join(os.path.dirname(os.path.dirname(__file__)), _name))
+places.own(os.path.join(os.path.dirname(__file__), "look"), library=True)
+
 _PARTS = (
-    "contract",
     "hardware",
     "lessons",
     "look",
     "ranks",
-    "records",
     "report",
     "study",
     "timing",
-    "trace",
     "views",
 )
 
 __all__ = [
-    "Frames",
     "PerRank",
     "RankError",
     "Ranks",
     "Report",
-    "diff",
-    "inspect",
-    "merge",
     "predict",
-    "record",
 ]
 
 

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import labkit
+import oddrank
 from labkit import packages, torch_compat
 
 __all__ = ["SAID", "command", "needs", "numbers", "options", "variables"]
@@ -41,13 +43,13 @@ def numbers(version: str) -> str:
 
 
 def needs() -> list[str]:
-    """The names of the packages that labkit needs, without torch.
+    """The names of the packages that labkit needs, without torch, and without oddrank, which stands beside it.
 
-    >>> "numpy" in needs(), "torch" in needs()
-    (True, False)
+    >>> "numpy" in needs(), "torch" in needs(), "oddrank" in needs()
+    (True, False, False)
     """
     listed = "\n".join(importlib.metadata.requires("labkit") or [])
-    return re.findall(r"^(?!torch\b)([\w.-]+)(?!.*extra ==)", listed, re.MULTILINE)
+    return re.findall(r"^(?!torch\b|oddrank\b)([\w.-]+)(?!.*extra ==)", listed, re.MULTILINE)
 
 
 def options() -> tuple[list[str], dict[str, str]]:
@@ -55,7 +57,7 @@ def options() -> tuple[list[str], dict[str, str]]:
 
     Returns:
         uv's options: this interpreter, where pip is configured to look, and what else labkit needs, as installed here;
-        the environment variables, by which uv is found, and this labkit and ledger, and no package else.
+        the environment variables, by which uv is found, and labkit, ledger and oddrank, and no package else.
 
     >>> "numpy" in " ".join(options()[0])
     True
@@ -71,12 +73,13 @@ def options() -> tuple[list[str], dict[str, str]]:
 
 
 def variables() -> dict[str, str]:
-    """Environment variables by which another interpreter finds this labkit and ledger, and no package else."""
-    root = Path(__file__).parents[1]
+    """Environment variables by which another interpreter finds labkit, ledger and oddrank, and no package else."""
+    roots = dict.fromkeys(Path(module.__file__ or "").parents[1] for module in (labkit, oddrank))
+    places = (_alone(root).name if (root / "torch").exists() else str(root) for root in roots)
     # without bytecode in uv's cache every start and every rank would compile torch anew
     left_out = re.compile(r"UV_(?!(CACHE_DIR|OFFLINE)$)|PYTHONDONTWRITEBYTECODE$|PYTHONHOME$|VIRTUAL_ENV$")
     kept = {name: value for name, value in os.environ.items() if not left_out.match(name)}
-    return kept | {"PYTHONPATH": _alone(root).name if (root / "torch").exists() else str(root)}
+    return kept | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def command(version: str, more: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -102,8 +105,9 @@ def command(version: str, more: Sequence[str], env: Mapping[str, str]) -> list[s
 
 @functools.cache  # the folder is there until this process ends
 def _alone(installed: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder where labkit is found, and nothing that is installed beside it, such as this torch."""
+    """A folder where our packages are found, and nothing that is installed beside them, such as this torch."""
     folder = tempfile.TemporaryDirectory(prefix="labkit-")
-    for name in ("labkit", "ledger"):
-        (Path(folder.name) / name).symlink_to(installed / name)
+    for name in ("labkit", "ledger", "oddrank"):
+        if (installed / name).is_dir():
+            (Path(folder.name) / name).symlink_to(installed / name)
     return folder

@@ -18,7 +18,7 @@ from labkit.per_rank import PerRank
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PerRank", "Report", "run_label"]
+__all__ = ["PerRank", "Report"]
 
 RECORDED = "recorded on"
 SIMULATED = "simulated"
@@ -27,41 +27,6 @@ PARTS = {"tables": dict, "provenance": dict, "verdicts": list, "notes": list}
 KINDS = {dict: "object", list: "array"}
 MIME = "application/vnd.labkit.report"  # a report as data, in the outputs of an executed notebook
 AS_DATA = "LABKIT_REPORTS"  # a variable of the environment: with it, a cell that shows a report leaves it as data, too
-HOST_ONLY = "host only"
-
-
-def run_label(backend: str, device: str, world_size: int = 2, gpus: int = 0) -> str:
-    """The label of a run on every figure and table: how its ranks communicated, in two words.
-
-    Args:
-        backend: one of `hardware.BACKENDS`.
-        device: 'cpu' or 'cuda'.
-        world_size: number of ranks.
-        gpus: number of GPUs; 0 for one for each rank.
-
-    Returns:
-        The label.
-
-    Raises:
-        ValueError: the backend has no label.
-
-    >>> run_label("gloo", "cpu")
-    'gloo · cpu'
-    >>> run_label("gloo", "cuda", gpus=1)
-    'gloo · 1 gpu'
-    >>> run_label("nccl", "cuda", gpus=2), run_label("nccl", "cuda", gpus=1)
-    ('nccl', 'nccl · 1 gpu')
-    >>> run_label("fake", "cpu")
-    'host only'
-    """
-    if backend == "fake":
-        return HOST_ONLY
-    if backend == "nccl" and (gpus or world_size) >= world_size:
-        return "nccl"
-    if backend in ("nccl", "gloo", "shm"):
-        where = "cpu" if device == "cpu" else f"{gpus or world_size} gpu"
-        return f"{backend} · {where}"
-    raise ValueError(f"no run label for backend {backend!r}: labkit runs on 'nccl', 'gloo', 'shm' and 'fake'")
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ sys.modules.setdefault("rfc3987_syntax", None)
 
 
 # what computes for minutes starts first, so that the processes end together; what mostly waits runs beside it
-COMPUTES = ("tests/notebooks", "tests/lessons")
+COMPUTES = ("tests/lessons",)
 WAITS = ("tests/study", "tests/look", "tests/browser", "tests/faults", "tests/ranks", "tests/kernel")
 
 
@@ -31,8 +31,8 @@ def pytest_collection_modifyitems(items):
 
 
 def _group(nodeid):
-    """The tests of a file share what its fixtures made, so they stay in one process; each lesson may go to any."""
-    return nodeid if "::test_the_lesson_runs_top_to_bottom" in nodeid else nodeid.partition("::")[0]
+    """The tests of a file share what its fixtures made, so they stay in one process."""
+    return nodeid.partition("::")[0]
 
 
 def pytest_collection_finish():

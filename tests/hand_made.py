@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import pandas as pd
 import pytest
+from oddrank.record import Compile, Mark, Range, Segment, Tables
 
-SEGMENTS = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-EVENTS = ["rank", "forward", "kind", "name", "start_us", "end_us", "thread", "depth", "compile_id", "place"]
 DISABLED = "Skip calling `torch.compiler.disable()`d function all_reduce"
 
 # one block that broke: (kind, microseconds, compile id, name)
@@ -28,68 +24,74 @@ BLOCK = [
 STEP = [("compute", 90, "0/0", "Model.forward"), ("collective", 80, "0/0", "_c10d_functional::all_reduce_")]
 INTO = [("lookup", 50, "", ""), ("entry", 30, "0/0", "")]
 OUT = [("entry", 20, "0/0", "")]
-BREAKS = [("1/0", "In [3]:8 (forward)"), ("2/0", "In [3]:12 (forward)")]
+CELL = "<ipython-input-3-1>"
+BREAKS = [("1/0", 8), ("2/0", 12)]
 
 
-def laid_out(pieces: list[tuple], rank: int, start: float, forward: int = 0) -> list[tuple]:
-    rows = []
+def laid_out(pieces: list[tuple], rank: int, start: float, forward: int = 0) -> list[Segment]:
+    found = []
     for kind, us, compile_id, name in pieces:
-        rows.append((rank, forward, kind, start, start + us, compile_id, name))
+        found.append(Segment(rank, forward, kind, start, start + us, compile_id, name))
         start += us
-    return rows
+    return found
 
 
-def breaks_table(ranks: tuple[int, ...], blocks: int) -> pd.DataFrame:
-    rows = [(r, i, "break", "forward", DISABLED, place, blocks, blocks) for r in ranks for i, place in BREAKS]
-    skipped = "Model.forward", "graph break in loop", "In [3]:20 (Model.forward)"
-    rows += [(r, "0/0", "skip", *skipped, 0, 0) for r in ranks]
-    columns = ["rank", "compile_id", "kind", "name", "reason", "place", "executed", "at_collective"]
-    return pd.DataFrame(rows, columns=columns)
+def add_breaks(tables: Tables, ranks: tuple[int, ...], blocks: int) -> Tables:
+    """Both parts of a block break at a collective, and the model's frame was given up for its loop."""
+    for r in ranks:
+        for i, line in BREAKS:
+            made = Compile(r, i, CELL, line, "forward", outcome="graph", broke=True, runs=blocks)
+            made.at_collective = blocks
+            tables.compiles.append(made)
+            tables.marks.append(Mark(r, i, CELL, line, "forward", "break", name=DISABLED))
+        tables.compiles.append(Compile(r, "0/0", CELL, 20, "Model.forward", outcome="gave-up", runs=0))
+        tables.marks.append(Mark(r, "0/0", CELL, 21, "Model.forward", "gave-up", name=DISABLED))
+        tables.marks.append(Mark(r, "0/0", CELL, 20, "Model.forward", "def", name="graph break in loop"))
+    return tables
 
 
-def make(pieces: list[tuple], ranks: tuple[int, ...] = (0, 1), breaks: pd.DataFrame | None = None):
-    rows = [row for rank in ranks for row in laid_out(pieces, rank, 5_000.0 + 30 * rank)]
-    segments = pd.DataFrame(rows, columns=SEGMENTS)
-    return SimpleNamespace(
-        segments=segments,
-        events=events_of(segments),
-        breaks=breaks_table((), 0) if breaks is None else breaks,
-        label="gloo · cpu",
-    )
+def made_of(segments: list[Segment], label: str = "gloo · cpu") -> Tables:
+    tables = Tables(label=label, profiled=dict.fromkeys({one.rank for one in segments}, 1))
+    tables.segments += segments
+    for rank in dict.fromkeys(one.rank for one in segments):
+        tables.ranges += ranges_of([one for one in segments if one.rank == rank])
+    return tables
 
 
-def events_of(segments: pd.DataFrame) -> pd.DataFrame:
-    """The events behind segments: a region is entered, what follows is compiled, and each collective is one."""
-    rows = []
-    for rank, mine in segments.groupby("rank"):
-        mine, inside = mine.to_dict("records"), False
-        for before, row in zip([None, *mine], mine, strict=False):
-            call = (rank, row["forward"])
-            if row["kind"] not in ("compute", "collective") or row["compile_id"] == "":
-                inside = False
-            entered = before is not None and before["kind"] == "entry" and row["kind"] == "compute"
-            if entered and before["compile_id"] == row["compile_id"] != "":
-                inside = True
-                for kind, depth, sooner in (("region", 1, 30), ("compiled", 2, 0)):
-                    span = [row["start_us"] - sooner, row["end_us"]]
-                    rows.append([*call, kind, row["name"], *span, "main", depth, row["compile_id"], ""])
-                opened = rows[-2:]
-            elif inside:
-                for one in opened:
-                    one[5] = row["end_us"]
-            if row["kind"] == "collective":
-                span = (row["start_us"], row["end_us"])
-                rows.append([*call, "collective", row["name"], *span, "main", 3, row["compile_id"], ""])
-            elif row["kind"] == "lookup":
-                span = (row["start_us"], row["end_us"])
-                rows.append([*call, "lookup", "", *span, "main", 1, row["compile_id"], ""])
-    return pd.DataFrame(rows, columns=EVENTS)
+def make(pieces: list[tuple], ranks: tuple[int, ...] = (0, 1)) -> Tables:
+    return made_of([one for rank in ranks for one in laid_out(pieces, rank, 5_000.0 + 30 * rank)])
+
+
+def ranges_of(segments: list[Segment]) -> list[Range]:
+    """The ranges behind one rank's segments: a region is entered, what follows is compiled, a collective is one."""
+    found: list[Range] = []
+    opened: list[Range] = []
+    inside = False
+    for before, one in zip([None, *segments], segments, strict=False):
+
+        def add(kind: str, depth: int, name: str = "", sooner: float = 0.0, one: Segment = one) -> Range:
+            span = (one.start_us - sooner, one.end_us)
+            found.append(Range(one.rank, one.forward, kind, name, *span, "main", depth, one.compile))
+            return found[-1]
+
+        if one.kind not in ("compute", "collective") or one.compile == "":
+            inside = False
+        entered = before is not None and before.kind == "entry" and one.kind == "compute"
+        if entered and before.compile == one.compile != "":
+            inside = True
+            opened = [add("region", 1, one.name, 30), add("compiled", 2, one.name)]
+        elif inside:
+            for range_ in opened:
+                range_.end_us = one.end_us
+        if one.kind in ("collective", "lookup"):
+            add(one.kind, 3 if one.kind == "collective" else 1, one.name)
+    return found
 
 
 @pytest.fixture
 def broken():
-    """Two ranks, two blocks: 4 regions, 4 breaks, 4 collectives each, no events."""
-    return make(BLOCK * 2, breaks=breaks_table((0, 1), 2))
+    """Two ranks, two blocks: 4 regions, 4 breaks, 4 collectives each."""
+    return add_breaks(make(BLOCK * 2), (0, 1), 2)
 
 
 @pytest.fixture
@@ -107,27 +109,23 @@ def dense_whole():
 @pytest.fixture
 def dense():
     """Forty of those blocks: 440 segments and 80 collectives a rank."""
-    return make(BLOCK * 40, breaks=breaks_table((0, 1), 40))
+    return add_breaks(make(BLOCK * 40), (0, 1), 40)
 
 
 @pytest.fixture
 def diverged():
     """Rank 1 runs only the first block: it has nothing more where rank 0 enters region 1/0 again."""
-    segments = pd.DataFrame([*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)], columns=SEGMENTS)
-    return SimpleNamespace(
-        segments=segments, events=events_of(segments), breaks=breaks_table((0, 1), 2), label=""
-    )
+    segments = [*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)]
+    return add_breaks(made_of(segments, label=""), (0, 1), 2)
 
 
 @pytest.fixture
 def with_transfers(broken):
     """The first fixture, with nested ranges of one collective, and transfers on gloo's thread."""
-    rows = []
-    for row in broken.events[broken.events["kind"] == "collective"].itertuples():
-        inside = (row.start_us + 5, row.end_us - 5)
-        rows.append((row.rank, 0, "collective", "shm:all_reduce", *inside, "main", 4, row.compile_id, ""))
-        rows.append((row.rank, 0, "transfer", "gloo:all_reduce", *inside, "gloo", 0, "", ""))
-    broken.events = pd.concat([broken.events, pd.DataFrame(rows, columns=EVENTS)], ignore_index=True)
+    for one in [one for one in broken.ranges if one.kind == "collective"]:
+        inside = (one.start_us + 5, one.end_us - 5)
+        nested = Range(one.rank, 0, "collective", "shm:all_reduce", *inside, "main", 4, one.compile)
+        broken.ranges += [nested, Range(one.rank, 0, "transfer", "gloo:all_reduce", *inside, "gloo")]
     return broken
 
 
@@ -136,14 +134,12 @@ def step():
     """A dense training step: 400 operators and 4 all-reduces, of which a typical block is the whole."""
     operators = [("compute", 10, "", "aten::mm"), ("python", 2, "", "")] * 200
     record = make([*operators, *[("collective", 50, "", "c10d::allreduce_")] * 4, *operators])
-    rows = []
-    for row in record.segments[record.segments["kind"] == "collective"].itertuples():
-        rows.append((row.rank, 0, "collective", row.name, row.start_us, row.end_us, "main", 1, "", ""))
-    begin, end = (record.segments.groupby("rank")[edge] for edge in ("start_us", "end_us"))
-    begin, end = begin.min(), end.max()
-    rows += [(r, 0, "forward", "labkit.step", begin[r], end[r], "main", 0, "", "") for r in (0, 1)]
+    ends = {
+        r: [t for one in record.segments if one.rank == r for t in (one.start_us, one.end_us)] for r in (0, 1)
+    }
+    begin, end = ({r: edge(times) for r, times in ends.items()} for edge in (min, max))
+    record.ranges += (Range(r, 0, "forward", "oddrank.step", begin[r], end[r]) for r in (0, 1))
     # rank 0's transfers: of the step before, of this one, and beyond its end, which is before that of rank 1
     for at in ((begin[0] - 500, begin[0] + 100), (begin[0] + 200, begin[0] + 300), (end[0] - 100, end[1])):
-        rows.append((0, 0, "transfer", "gloo:all_reduce", *at, "gloo", 0, "", ""))
-    record.events = pd.DataFrame(rows, columns=EVENTS)
+        record.ranges.append(Range(0, 0, "transfer", "gloo:all_reduce", *at, "gloo"))
     return record

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from oddrank.run_label import run_label
 
-from labkit.report import PerRank, Report, run_label
+from labkit.report import PerRank, Report
 from labkit.timing import Times
 
 
@@ -176,3 +177,15 @@ def test_the_table_of_a_pivot_has_no_column_for_the_name_of_its_columns():
     for table in (matrix, matrix.reset_index()):
         page = Report("one", "One", "gloo · cpu", {"matrix": table})._repr_html_()
         assert re.findall("<th>(.*?)</th>", page) == ["drill", "plan", "traced"]
+
+
+def test_a_report_of_the_cpu_says_so_on_a_machine_with_gpus():
+    made = {"hardware": "2x H200", "gpus": ["H200", "H200"], "date": "2026-11-22T10:00:00"}
+    on_cpu = Report("x", "x", "gloo · cpu", {}, [], {**made, "device": "cpu"})
+    assert on_cpu.recorded().label == "recorded on the CPU beside 2x H200, 2026-11-22"
+    assert on_cpu.recorded().recorded().label == on_cpu.recorded().label
+    assert (
+        Report("x", "x", "nccl", {}, [], {**made, "device": "cuda"})
+        .recorded()
+        .label.startswith("recorded on 2x")
+    )

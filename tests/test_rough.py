@@ -26,24 +26,17 @@ TYPED_WRONGLY = [
     ([], "the following arguments are required: COMMAND"),
     (["list", "--name", "x"], "unrecognized arguments: x"),
     (["run"], "give lessons or --all, as in: labkit run 04 BLOCKS=8"),
-    (["run", "BLOCKS=8"], "give lessons or --all"),
     (["run", "04", "--all"], "give lessons or --all, not both"),
-    (["run", "--save", "04"], "give lessons or --all"),
-    (["run", ""], "unknown lesson '': there is 00, 01"),
-    (["run", "cliff"], "unknown lesson 'cliff'"),
-    (["run", "4", "99"], "unknown lesson '99'"),
-    (["run", "04", "--blocks", "1"], "unrecognized arguments: --blocks"),
+    (["run", "cliff"], "unknown lesson 'cliff': there is 00, 01"),
     (["run", "04", "BLOKS=1"], "lesson 04 has no parameter 'BLOKS': it has BLOCKS"),
-    (["run", "04", "BLOCKS=" + "1" + 30 * "0"], "BLOCKS has to be a whole number from 1 to 1000"),
     (["run", "04", "BLOCKS=-1"], "BLOCKS has to be a whole number from 1 to 1000, got '-1'"),
     (["run", "04", "BLOCKS=²"], "BLOCKS has to be a whole number"),
     (["run", "04", "BLOCKS=" + "9" * 5000], "BLOCKS has to be a whole number"),
-    (["run", "04", "BLOCKS="], "BLOCKS has to be a whole number from 1 to 1000, got ''"),
     (["run", "15", "TESTS=mpi"], "TESTS has to be one or more of"),
     (["run", "--all", "BLOKS=1"], "no lesson has a parameter 'BLOKS'"),
     (["run", "04", "--save", ""], "--save: needs the name of a folder"),
-    (["run", "04", "--save", " "], "--save: needs the name of a folder"),
     (["run", "04", "--save", str(files.ours("notebooks"))], "holds the lessons themselves"),
+    (["run", "04", "--save", "/proc/nowhere"], "cannot write in /proc/nowhere"),
     (["lessons", ""], "DIR: needs the name of a folder"),
 ]
 
@@ -114,20 +107,7 @@ class Broken(io.TextIOWrapper):
             super().__init__(os.fdopen(writing, "wb"))
 
 
-COMMANDS = (
-    ["list"],
-    ["list", "--names"],
-    ["--help"],
-    ["--version"],
-    ["lessons"],
-    ["score"],
-    ["run", "04"],
-)
-COMMANDS += (
-    ["ledger", "--diff", "2.13.0", "2.15.0"],
-    ["ledger", "--json", "--only", "overlap.events-across-devices"],
-)
-COMMANDS += (["run", "04", "--json"], ["doctor", "--features"])
+COMMANDS = (["--help"], ["list"], ["run", "04"], ["ledger", "--diff", "2.13.0", "2.15.0"])
 
 
 @needs_full

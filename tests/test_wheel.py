@@ -1,4 +1,4 @@
-"""The wheel: labkit without the repository, lessons and data included."""
+"""The wheels: labkit and oddrank without the repository, lessons and data included."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (REPOSITORY / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((REPOSITORY / name).read_bytes())
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    build += [str(source), str(source / "oddrank")]
     subprocess.run(build, check=True, timeout=300)
-    (wheel,) = folder.glob("labkit-*.whl")
+    wheels = [str(wheel) for wheel in folder.glob("*.whl")]
+    assert len(wheels) == 2
     subprocess.run(
-        [*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True, timeout=300
+        [*pip, "install", "--no-deps", "--target", str(folder / "site"), *wheels], check=True, timeout=300
     )
     return folder
 

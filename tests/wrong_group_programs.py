@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from labkit.contract import Domain, Exchange
+from course.shared.contract import Domain, Exchange
 
 
 def members(body):

@@ -1,4 +1,4 @@
-"""Installs the locked packages and labkit into the environment that runs this file, with uv, or else with pip.
+"""Installs the locked packages, oddrank and labkit into the environment that runs this file, with uv, or else with pip.
 
     .venv/bin/python tools/install.py [--torch-index URL] [--again]
 
@@ -52,7 +52,9 @@ def commands(torch: str, torch_index: str, again: bool, uv: Sequence[str] = ()) 
         made.append(one)
     more = (["--index", torch_index] if uv else ["--extra-index-url", torch_index]) if torch_index else []
     made.append([*program, *uv, *more, "-r", str(ROOT / "requirements.lock")])
-    made.append([*program, *uv, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+    made.append(
+        [*program, *uv, "--no-deps", "--no-build-isolation", "-e", str(ROOT / "oddrank"), "-e", str(ROOT)]
+    )
     return made
 
 

@@ -30,7 +30,7 @@ MEANS = (
 # what a text loses: the place in gloo's source, the defence's own type of error, hints, lists of keys, repeated ends
 LEFT_OUT = (
     r"\[/\S*\] ",
-    r"^Caught: ",
+    r"^(Caught|ContractError): ",
     r" Explanation: .*",
     r"(?<=['\w])\. .*",
     r", keys: .*",

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+from oddrank.places import rewrite
+from oddrank.record.payloads import without_addresses
 
 from course.break_it import suite
+from course.shared import contract
 from labkit.pace import patience
 from labkit.ranks import RankError, Ranks, here
-from labkit.records.reasons import clean
 from labkit.torch_compat import dynamo_reset, settings_kept
 
 __all__ = ["ends", "three"]
@@ -41,7 +43,8 @@ def ends(ranks: Ranks, play: Callable[..., Any], *args: Any, stall: float = 20.0
 def _end(play: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     dynamo_reset()
     me = here()
-    job = suite.Job(me.rank, me.world_size, None, str(me.device))
+    exchange = contract.Exchange.connect("break_it", timeout=patience(TIMEOUT_S))
+    job = suite.Job(me.rank, me.world_size, None, exchange, str(me.device))
     with settings_kept():
         return suite.ending(functools.partial(play, job, *args))
 
@@ -75,6 +78,9 @@ def three(ranks: Ranks, body: Callable[[Any, bool, bool], Any]) -> pd.DataFrame:
     test, rows = replace(suite.TESTS[name], body=body), []
     for run, (fault, defended) in suite.RUNS.items():
         found = ends(ranks, body, fault, defended, stall=20.0 if defended else STALL_S)
-        said = {f"rank {rank}": clean(end.said or str(end.value)) for rank, end in enumerate(found)}
+        said = {
+            f"rank {rank}": rewrite(without_addresses(end.said or str(end.value)))
+            for rank, end in enumerate(found)
+        }
         rows.append({"run": run, "how": suite.judge(test, run, found)["how"], **said})
     return pd.DataFrame(rows).set_index("run")

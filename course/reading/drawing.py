@@ -9,10 +9,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
+from oddrank.stages import Frame, Node
+from oddrank.stages import nodes as parse
 
-from labkit.records.frame import Frame
-from labkit.records.nodes import Node
-from labkit.records.nodes import nodes as read
 from labkit.views import style
 from labkit.views.style import KINDS, Figure, Sheet, styled
 
@@ -21,6 +20,7 @@ __all__ = ["draw_graph"]
 MOST = 26  # boxes in a drawing
 _OPS = 3  # operations named in a box
 HIGH, PITCH, LANE = 0.27, 0.38, 0.17  # the height of a box, from box to box, and from lane to lane, in inches
+OPS = ("op", "read")  # the kinds of nodes that share a box with others of their line
 OPS_WIDE = 0.4  # of a box is for its operations, the rest for the line of code
 LINE = "#777777"
 # fill, edge, width of the edge: kinds differ in more than colour (a collective's edge is thick, and it has a sign)
@@ -87,7 +87,7 @@ def _nodes(what: Any, stage: str) -> list[Node]:
     if isinstance(what, Frame):
         return what.nodes(stage)
     if isinstance(what, str):
-        return read(what)
+        return parse(what)
     raise ValueError(f"draw_graph takes a Frame or a graph's printed text, and got a {type(what).__name__}")
 
 
@@ -233,7 +233,7 @@ def fold(nodes: Sequence[Node], most: int = MOST) -> Folded:
             if 0 <= here < there:
                 edges.add((here, there))
     called = Counter(node.short for node in nodes if node.kind == "collective")
-    operations = sum(node.kind in ("op", "collective", "wait") for node in nodes)
+    operations = sum(node.kind in (*OPS, "collective", "wait") for node in nodes)
     return Folded(tuple(boxes), tuple(sorted(edges)), operations, tuple(called.items()))
 
 
@@ -255,7 +255,7 @@ def _by_line(nodes: Sequence[Node]) -> list[Box]:
     for node in nodes:
         if node.kind == "input":
             continue
-        if node.kind == "op" and not (run and (node.at, node.code) != (run[-1].at, run[-1].code)):
+        if node.kind in OPS and not (run and (node.at, node.code) != (run[-1].at, run[-1].code)):
             run.append(node)
             continue
         close()
@@ -269,7 +269,7 @@ def _by_line(nodes: Sequence[Node]) -> list[Box]:
             boxes[-1] = replace(
                 last, title=f"{last.title} + wait", members=(*last.members, node.name), count=2
             )
-        elif node.kind == "op":
+        elif node.kind in OPS:
             run.append(node)
         else:
             below = "" if node.kind == "output" else _below([node])

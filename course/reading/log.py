@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from labkit import places
+from oddrank import places
 
 __all__ = ["artifact", "between", "kernels_before", "operations", "text"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.contract.exchange import by_rank
 from labkit.per_rank import PerRank
 
 __all__ = ["CHECKS", "judge"]
@@ -43,7 +42,7 @@ def _steady(facts: Facts) -> Judged:
 def _whole(facts: Facts) -> Judged:
     counts = {shard: found["breaks"] for shard, found in facts.items()}
     breaks = facts[0]["record"].breaks
-    sites = [f"{row.reason} at {row.place}" for row in breaks[breaks["executed"] > 0].itertuples()]
+    sites = [f"{one.reason} at {one.place}" for one in breaks if one.executed]
     return not any(
         counts.values()
     ), f"breaks a frame: {_by_shard(counts)}{'; ' * bool(sites)}{_listed(sites)}"
@@ -85,7 +84,7 @@ def judge(facts: PerRank, drills: dict[str, Judged]) -> list[dict[str, Any]]:
 
 
 def _by_shard(values: dict[int, Any]) -> str:
-    return by_rank({shard: f"{value:g}" for shard, value in values.items()}).replace("rank", "shard")
+    return ", ".join(f"shard {shard} {value:g}" for shard, value in values.items())
 
 
 def _listed(texts: list[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+from oddrank.record import merge as merge_records
 
 from course.repair import on_ranks, stages
 from course.repair.checks import judge
@@ -17,7 +18,6 @@ from course.shared.program import choose as choose_program
 from labkit.pace import patience
 from labkit.per_rank import PerRank
 from labkit.ranks import RankError, Ranks
-from labkit.records import merge as merge_records
 from labkit.report import Report
 from labkit.timing import Times, check_rounds
 
@@ -221,7 +221,7 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
         A table for each name that `run` lists, without the stage's own name.
     """
     record = merge_records(facts.map(lambda found: found["record"]))
-    counts = record.counts.set_index("rank")
+    counts = record.counts.frame().set_index("rank")
     facts = PerRank(
         {rank: found | {"breaks": float(counts.loc[rank, "breaks"])} for rank, found in facts.items()}
     )
@@ -233,6 +233,6 @@ def described(facts: PerRank, drilled: dict[str, tuple[bool, str]]) -> dict[str,
     return {
         "stages": pd.DataFrame([row]),
         "checks": checks,
-        "counts": record.counts,
-        "breaks": record.breaks,
+        "counts": record.counts.frame(),
+        "breaks": record.breaks.frame(),
     }

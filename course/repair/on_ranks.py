@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import torch
 import torch.distributed as dist
+from oddrank.record import Range, Table, install, record
 
 from course.repair.stages import build
-from labkit import places
-from labkit.contract import compile_health
 from labkit.ranks import here
 from labkit.ranks.output import quiet_stderr
-from labkit.records import install, record
 from labkit.timing import Times, interleave
 
 __all__ = ["PROMPTS", "day", "timed", "watched"]
@@ -25,9 +22,6 @@ __all__ = ["PROMPTS", "day", "timed", "watched"]
 PROMPTS = tuple(tuple(range(length)) for length in (11, 9, 10))  # what comes, again and again
 TURNS = 4  # how often they come before anything is counted: a counter has run into Dynamo's limit by then
 FUNCTIONAL = "_c10d_functional::all_reduce"
-RESUMED = (
-    "torch_dynamo_resume_in"  # what follows a break is compiled anew for each shape of what comes before it
-)
 
 
 def watched(service: Any) -> dict[str, Any]:
@@ -42,12 +36,13 @@ def watched(service: Any) -> dict[str, Any]:
     settings = replace(code.Settings(), backend="eager")
     whole = code.Shard(replace(settings, compiled=False), 0, 1, None)
     with quiet_stderr(), torch.no_grad():
-        before = {compiled.id for compiled in install().known()}
+        compiles = install().compiles
+        before = set(compiles.tries)
         shard = code.Shard(settings, here().rank, here().world_size, dist.group.WORLD)
         shard.warm_up()
-        warm = {compiled.id for compiled in install().known()}
+        warm = set(compiles.tries)
         work = list(enumerate(TURNS * PROMPTS))
-        with compile_health(places.place) as traffic:
+        with record(operators=False) as traffic:
             frames = [shard.frame(torch.tensor(prompt), number) + 0 for number, prompt in work]
         off = [
             (frame - whole.frame(torch.tensor(prompt), number)).abs().max()
@@ -58,20 +53,20 @@ def watched(service: Any) -> dict[str, Any]:
             for number, prompt in enumerate(PROMPTS, len(work)):
                 with rec.forward():
                     shard.frame(torch.tensor(prompt), number)
-    new = [compiled for compiled in install().known() if compiled.id not in warm]
-    events = rec.events[rec.events["forward"] >= 0]
-    regions = events[events["kind"] == "region"]
-    eager = [row for row in events[events["name"] == FUNCTIONAL].itertuples() if not _inside(row, regions)]
-    breaks = rec.tables["breaks"]
-    rec.tables["breaks"] = breaks[
-        ~breaks["compile_id"].isin(before)
-    ]  # a stage before this one may have given up
+    new = [one.row for key, one in compiles.tries.items() if key not in warm]
+    regions = [one for one in rec.ranges if one.kind == "region" and one.forward >= 0]
+    called = [one for one in rec.ranges if one.name == FUNCTIONAL and one.forward >= 0]
+    eager = [one for one in called if not _inside(one, regions)]
+    # a stage before this one may have given up
+    old = {one.row.id for key, one in compiles.tries.items() if key in before}
+    rec.marks = Table(rec.marks.kind, [mark for mark in rec.marks if mark.compile not in old])
     return {
-        "first": [_place(c) for c in new if c.id.endswith("/0") and not c.co_name.startswith(RESUMED)],
-        "recompiles": traffic.recompiles,
-        "guards": traffic.guards,
+        # what follows a break is compiled anew for each shape of what comes before it
+        "first": [row.place for row in new if row.id.endswith("/0") and not row.resume],
+        "recompiles": traffic.counts[0].recompiles,
+        "guards": [compiled.why for compiled in traffic.compiles if compiled.during and compiled.why],
         "error": error,
-        "graphs": sorted(rec.graphs["digest"]),
+        "graphs": sorted(row.digest for row in rec.compiles if row.digest),
         "functional": len(eager) / len(PROMPTS),
         "record": rec,
     }
@@ -102,13 +97,8 @@ def timed(services: Mapping[str, tuple[Any, bool]], rounds: int) -> Any:
     return Times(taken.assign(seconds=taken["seconds"] / len(PROMPTS)))
 
 
-def _inside(event: Any, others: pd.DataFrame) -> bool:
-    starts, ends = others["start_us"], others["end_us"]
-    return bool(((starts <= event.start_us) & (event.end_us <= ends)).any())
-
-
-def _place(compiled: Any) -> str:
-    return places.place(compiled.filename, compiled.line, compiled.co_name)
+def _inside(one: Range, others: Sequence[Range]) -> bool:
+    return any(other.start_us <= one.start_us and one.end_us <= other.end_us for other in others)
 
 
 def _all_prompts(shard: Any) -> Callable[[], Any]:

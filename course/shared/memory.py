@@ -6,10 +6,10 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from oddrank.record.profile import collectives_end
 from torch.profiler import ProfilerActivity, profile
 
 from labkit import torch_compat
-from labkit.trace.profiler import collectives_end
 
 __all__ = ["peak"]
 
@@ -24,7 +24,7 @@ def peak(call: Callable[[], Any]) -> int:
         call: The function to call, once. Call it before, so that nothing is compiled here.
 
     Raises:
-        ValueError: If a torch profiler is running in this process, `labkit.record()` included.
+        ValueError: If a torch profiler is running in this process, `oddrank.record.record()` included.
 
     >>> import torch
     >>> x = torch.ones(256)

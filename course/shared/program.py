@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import lessons, places
+from labkit import lessons
+from oddrank import places
 
 __all__ = ["Program", "choose"]
 

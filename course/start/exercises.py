@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from oddrank.record import record
 
 from labkit.ranks import Ranks, here
-from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 from labkit.torch_compat import break_reasons, dynamo_reset, patched
 
@@ -98,15 +98,14 @@ def _look(attempt: Attempt, given: list[float], device: str) -> dict[str, Any]:
         time.sleep(LATE_S)
     with record() as rec:
         found = attempt(given[here().rank], device)
-    counts = rec.counts
-    called = rec.events[rec.events["kind"] == "collective"]["name"].str.split(":").str[-1].str.strip("_")
+    called = {one.name for one in rec.collectives}
     number = isinstance(found, numbers.Real) and not isinstance(found, bool)
     return {
         "said": f"{found!r:.40}",
         "type": type(found).__name__,
         "value": float(found) if number else None,  # type: ignore[arg-type]
-        "collectives": int(counts.iloc[0]["collectives"]) if len(counts) else 0,
-        "rooted": bool(called.isin(ROOTED).any()),
+        "collectives": int(rec.counts[0].collectives or 0),
+        "rooted": not called.isdisjoint(ROOTED),
     }
 
 

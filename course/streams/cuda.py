@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import torch
+from oddrank.record.profile import Profile
 
 from course.shared.streams.ops import StreamError
 from course.shared.streams.timeline import SPANS, Timeline
-from labkit.trace.profiler import Profile
 
 __all__ = ["on_gpu"]
 

@@ -10,15 +10,14 @@ Each test runs three times, each time in fresh processes that the processes of t
     fault alone        must not, or the test tests nothing
     right program      with the defence on, must be let through, with right results
 
-The exit status is 1 where one of the three is not so. The file needs torch (2.11 or later) and Linux. Copy it, and
-put your own program and defences into the tests.
+The exit status is 1 where one of the three is not so. The defences are in contract.py. Copy both files into one folder,
+and put your own program into the tests. They need torch (2.11 or later) and Linux.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -36,15 +35,16 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+import contract
 import torch
 import torch._dynamo
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from contract import ContractError, Exchange, alike, announce, beat, compiled, since, watchdog
 
 WINDOW_S = 2.0  # the longest time between two beats of a leader's process
 PATIENCE_S = 3 * WINDOW_S  # the longest time between two of its steps; more than the slowest compile of yours
 SHORT_S, LONG_S = 5.0, 90.0  # time limit of a collective where most tests expect a wait, and elsewhere
-ORPHANED = 17  # exit status of a worker whose leader is silent
 INFER = 1  # the header of a message: a body follows
 TORCH = os.path.dirname(torch.__file__)
 KNOWN_BREAK = "kv = cache[:, :4] if end < 5 else cache"  # the one place where the program may break the graph
@@ -59,6 +59,7 @@ class Job:
     rank: int
     world: int
     store: Any
+    exchange: Exchange
     device: str = "cpu"
 
     @property
@@ -78,66 +79,6 @@ class End:
 
 
 # --- defences ---
-
-
-class Caught(RuntimeError):
-    """What a defence raises, on every rank."""
-
-
-def gather(value: Any) -> list[Any]:
-    """The values of all ranks, by rank."""
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, value)
-    return every
-
-
-def announce(plan: Any) -> Any:
-    """The plan of rank 0, on every rank; the others' arguments are ignored."""
-    box = [plan]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def alike(what: str, values: dict[str, Any]) -> None:
-    """Raise on every rank where one of the values is not the same on all ranks, and name it."""
-    every = gather(values)
-    found = {name: [one.get(name, "(not set)") for one in every] for name in sorted(set().union(*every))}
-    differ = [f"{name}: {by_rank}" for name, by_rank in found.items() if len(set(map(repr, by_rank))) > 1]
-    if differ:
-        raise Caught(f"{what} differ by rank: {'; '.join(differ)}")
-
-
-def digest_of(x: torch.Tensor) -> str:
-    """Sixteen hex digits of a tensor's bits, with its dtype and shape: a NaN equals itself, and -0.0 is not 0.0."""
-    bits = x.detach().cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(f"{x.dtype}{tuple(x.shape)}".encode() + bits).hexdigest()[:16]
-
-
-class Fingerprints:
-    """Compare each rank's weights with what they were; `take()` after an update that is meant."""
-
-    def __init__(self, weights: dict[str, torch.Tensor]):
-        self.weights = weights
-        self.take()
-
-    def take(self) -> None:
-        self.kept = {name: digest_of(w) for name, w in self.weights.items()}
-
-    def check(self) -> None:
-        every = gather([name for name, w in self.weights.items() if digest_of(w) != self.kept[name]])
-        changed = {rank: names for rank, names in enumerate(every) if names}
-        if changed:
-            raise Caught(f"weights changed, by rank: {changed}")
-
-
-def compiled() -> dict[str, int]:
-    """How many graphs and breaks Dynamo has counted in this process."""
-    counters = torch._dynamo.utils.counters
-    return {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
-
-
-def since(before: dict[str, int]) -> dict[str, int]:
-    return {name: count - before[name] for name, count in compiled().items()}
 
 
 class Traced(Exception):
@@ -168,70 +109,15 @@ def first_break(function: Callable[..., Any], *args: Any) -> str:
 
 
 def send(meta: Any, preflight: bool) -> None:
-    """Broadcast a message: a header, and its body."""
-    if preflight:
-        try:
-            pickle.dumps(meta)
-        except Exception as error:  # an object's own pickling can raise anything
-            raise Caught(f"not sent: {error}") from error
+    """Broadcast a message: a header, and its body. A preflight packs the body before the header."""
+    packed = contract.preflight(meta) if preflight else None
     dist.broadcast(torch.tensor([INFER]), 0)  # from here on the others wait for a body
-    dist.broadcast_object_list([meta], 0)
+    contract.send(packed or contract.Packed(pickle.dumps((meta, {})), ()))
 
 
 def receive() -> Any:
     dist.broadcast(torch.zeros(1, dtype=torch.int64), 0)
-    body = [None]
-    dist.broadcast_object_list(body, 0)
-    return body[0]
-
-
-def beat(store: Any, every: float = WINDOW_S / 10) -> None:
-    """Write both keys, and start a thread of the leader that changes one for as long as the process lives."""
-    for key in ("step", "heartbeat"):  # a watchdog's `get` of a missing key waits
-        store.set(key, "0")
-
-    def beats() -> None:
-        count = 0
-        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever listened
-            while True:
-                store.set("heartbeat", str(count := count + 1))
-                time.sleep(every)
-
-    threading.Thread(target=beats, daemon=True).start()
-
-
-def leave(why: str) -> None:
-    os.write(2, f"watchdog: {why}, this worker leaves with exit status {ORPHANED}\n".encode())
-    os._exit(ORPHANED)
-
-
-def watchdog(store: Any, window: float, patience: float, on_silence: Callable[[str], Any] = leave) -> None:
-    """Call `on_silence` once where the leader's heartbeat stands still for `window` s, or its step for `patience` s."""
-    changed = dict.fromkeys(("heartbeat", "step"), time.monotonic())
-    last: dict[str, bytes] = {}
-
-    def listen() -> None:
-        while True:
-            for key in changed:
-                now = store.get(key)  # does not return while the store's process is stopped
-                if now != last.get(key):
-                    last[key], changed[key] = now, time.monotonic()
-            time.sleep(window / 10)
-
-    def watch() -> None:
-        limits = {"heartbeat": window, "step": patience}
-        pause, awake = window / 10, time.monotonic()
-        while not (late := [k for k, limit in limits.items() if time.monotonic() - changed[k] > limit]):
-            time.sleep(pause)
-            now = time.monotonic()
-            lost, awake = max(0.0, now - awake - 2 * pause), now
-            # this process stood still (Python's lock): that says nothing about the leader
-            for key in changed:
-                changed[key] = min(now, changed[key] + lost)
-        on_silence(f"the leader's {late[0]} has not changed for {limits[late[0]]:g} s")
-
-    for part in (listen, watch):
-        threading.Thread(target=part, daemon=True).start()
+    return contract.receive()[0]
 
 
 # --- tests: job, fault, defended -> what the judge reads ---
@@ -242,7 +128,7 @@ def smoke(job: Job, fault: bool, defended: bool) -> Any:
     heard, total = [], 0.0
     for call in range(4):
         mine = "noop" if fault and call == 2 and job.rank == 0 else "infer"
-        action = announce(mine) if defended else mine
+        action = announce(job.exchange, None if job.rank else mine) if defended else mine
         heard.append(action)
         if action == "infer":
             x = torch.full((4,), float(call) if job.rank == 0 else 0.0, device=job.device)
@@ -257,7 +143,7 @@ def env(job: Job, fault: bool, defended: bool) -> Any:
     asked = os.environ["ATTENTION"] = "paged" if fault and job.last else "auto"
     backend = asked.replace("auto", "flash")  # what the program chooses
     if defended:
-        alike("settings", {"ATTENTION": asked, "backend": backend, "torch": torch.__version__})
+        alike(job.exchange, "settings", {"ATTENTION": asked, "backend": backend, "torch": torch.__version__})
     x = torch.arange(4.0, device=job.device)
     dist.all_reduce(x, dist.ReduceOp.MAX if backend == "paged" else dist.ReduceOp.SUM)
     return x.tolist()
@@ -296,8 +182,10 @@ def census(job: Job, fault: bool, defended: bool) -> Any:
         return funcol.all_reduce(q * kv.sum(1), "sum", dist.group.WORLD)
 
     args = torch.ones(2, 4, device=job.device), torch.ones(2, 8, 4, device=job.device), torch.tensor(3)
-    if defended and set(every := gather(first_break(attend, *args))) != {KNOWN_BREAK}:
-        raise Caught(f"another first break, by rank: {every}")
+    if defended:
+        every = job.exchange.gather("first break", first_break(attend, *args))
+        if set(every.values()) != {KNOWN_BREAK}:
+            raise ContractError(f"another first break: {contract.by_rank(every)}")
     with torch.no_grad():
         return (torch.compile(attend, backend="eager")(*args) + 0).tolist()
 
@@ -330,15 +218,15 @@ def one_dimension(job: Job, fault: bool, defended: bool) -> Any:
     with torch.no_grad():
         right = [bool((run(torch.ones(n, 4, device=job.device)) == job.world).all()) for n in lengths]
     if defended:
-        alike("compile counts", since(before))
+        alike(job.exchange, "compile counts", since(before))
     return {"recompiles": since(before)["graphs"] - 1, "right": all(right)}
 
 
 def orphan(job: Job, fault: bool, defended: bool, wedged: bool = False) -> Any:
     """The leader is killed, and its workers wait for the next plan."""
     if job.rank == 0:
-        beat(job.store)
-        gather("up")
+        beat(job.store, WINDOW_S / 10)
+        job.exchange.gather("up", None)
         if fault and not wedged:
             os.kill(os.getpid(), signal.SIGKILL)
         # a wedged leader's thread still beats; a right one may take longer for a step than between two beats
@@ -346,9 +234,9 @@ def orphan(job: Job, fault: bool, defended: bool, wedged: bool = False) -> Any:
         if not fault:
             job.store.set("plan", "infer")
         return "infer"
-    gather("up")
+    job.exchange.gather("up", None)
     if defended:
-        watchdog(job.store.clone(), WINDOW_S, PATIENCE_S)
+        watchdog(job.store, WINDOW_S, PATIENCE_S)
     return job.store.get("plan").decode()
 
 
@@ -364,7 +252,7 @@ def preflight(job: Job, fault: bool, defended: bool) -> Any:
     if job.rank == 0:
         try:
             send(meta, preflight=defended)
-        except Caught as error:
+        except contract.PreflightError as error:
             got.append(str(error))
         send("end", preflight=defended)
         return got
@@ -380,14 +268,14 @@ def digest(job: Job, fault: bool, defended: bool) -> Any:
     if fault and job.last:
         x[2] += 1e-6
     if defended:
-        alike("inputs", {"x": digest_of(x)})
+        contract.InputDigests(job.exchange).check(0, x=x)
     return x[:3].tolist()
 
 
 def fingerprint(job: Job, fault: bool, defended: bool) -> Any:
     """One weight of the last rank's shard changes; an update that is meant does so on all ranks."""
     shard = {"w": torch.ones(4, device=job.device) * (job.rank + 1)}
-    watched = Fingerprints(shard)
+    watched = contract.Fingerprints(job.exchange, shard)
     shard["w"] *= 2
     watched.take()
     if fault and job.last:
@@ -419,7 +307,8 @@ def raises(*words: str) -> Callable[[list[End]], bool]:
 def left(leader: Callable[[End], bool], word: str) -> Callable[[list[End]], bool]:
     """Every worker has left by its watchdog, which says why."""
     return lambda ends: (
-        leader(ends[0]) and all(e.code == ORPHANED and f"the leader's {word}" in e.said for e in ends[1:])
+        leader(ends[0])
+        and all(e.code == contract.ORPHANED and f"the leader's {word}" in e.said for e in ends[1:])
     )
 
 
@@ -460,10 +349,10 @@ TESTS = {
         lambda values: set(values) == {"infer"}, waits=2 * PATIENCE_S),
     "preflight": Test(
         preflight, "pickled before the header",
-        lambda ends: "cannot pickle" in str(ends[0].value) and all(e.value == [] for e in ends[1:]),
+        lambda ends: "cannot be pickled" in str(ends[0].value) and all(e.value == [] for e in ends[1:]),
         lambda values: values == [[]] + [[{"steps": 4, "lock": None}]] * (len(values) - 1), waits=SHORT_S),
     "digest": Test(
-        digest, "digests of inputs are compared", raises("inputs differ by rank: x"),
+        digest, "digests of inputs are compared", raises("inputs differ", "x: rank 0"),
         lambda values: values == [[1.0] * 3] * len(values)),
     "fingerprint": Test(
         fingerprint, "fingerprints of weights, against earlier ones", raises("weights changed", "['w']"),
@@ -537,7 +426,8 @@ def child(name: str, test: Test, run: str, pipe: int, said: int) -> None:
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=rank, world_size=world, timeout=limit
     )
-    job = Job(rank, world, store, f"cuda:{local}" if cuda else "cpu")
+    exchange = Exchange(store, rank, world, timeout=LONG_S)
+    job = Job(rank, world, store, exchange, f"cuda:{local}" if cuda else "cpu")
     end = ending(lambda: test.body(job, *RUNS[run]))
     os.write(pipe, json.dumps(asdict(end)).encode())
     os.close(pipe)

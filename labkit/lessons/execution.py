@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from labkit import files, hardware, places
+from labkit import files, hardware
 from labkit.report import AS_DATA, MIME, Report
+from oddrank import places
 
 __all__ = ["Done", "execute", "kernel"]
 

@@ -9,7 +9,8 @@ import linecache
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labkit import files, places, registry
+from labkit import files, registry
+from oddrank import places
 
 __all__ = ["cells", "execute", "load", "names_of", "program"]
 

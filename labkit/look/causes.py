@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
+from oddrank.record.guard_words import form, from_break
 
 from labkit.look import calls, loads, names, switches
 from labkit.look.effects import REWRITTEN
 from labkit.look.finding import Finding
 from labkit.look.found import NUMBERS_ONLY, Look
+from labkit.look.met import LIMIT, Again, Break, phases
 from labkit.look.owners import library_of, owner_of
-from labkit.records.guard_words import form, from_break
-from labkit.records.reasons import Why, read_break
 
 __all__ = [
     "ORDER",
@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
-_LIMIT = "recompile limit"
 _DDP = "DistributedDataParallel.forward was compiled"
 _UNNAMED = re.compile("`.*?`")
 _CHOICE = "expected once for each value, with the sizes that belong to it"
@@ -146,15 +145,15 @@ def _unused(looked: Look) -> list[Cause]:
         said = f"the compiled {row.name} is never called"
         fix = "call what torch.compile returns, in place of what it was given"
         found.append(Cause(said, f"{row.place}", why="no call reached it", fix=fix, seconds=float("inf")))
-    made, graphs = looked.whole["asked"], looked.whole["graphs"]
+    made = looked.held["asked"]
     called = made[made["calls"] > 0].drop_duplicates(["place", "name"])
-    if len(called) and not (graphs["ops"] > 0).any():
+    if len(called) and not any(row.operators for row in looked.compiled):
         for row in called.itertuples():
             said = f"nothing was compiled: {row.calls} calls of {row.name}, and 0 graphs"
             why = fix = ""
             if not row.own:
                 why, fix = _no_frame(looked, row.ddp)
-            elif len(looked.whole["breaks"]):
+            elif looked.met:
                 why = "its frames broke before any operator, or were given up: see the breaks"
             found.append(Cause(said, row.place, why=why, fix=fix, seconds=float("inf")))
     return found
@@ -162,7 +161,7 @@ def _unused(looked: Look) -> list[Cause]:
 
 def _no_frame(looked: Look, ddp: bool) -> tuple[str, str]:
     """Why torch's own modules, such as nn.Sequential, got no graph, and what to do."""
-    broke = "" if looked.whole["breaks"].empty else "the graph broke before the first layer, and "
+    broke = "" if not looked.met else "the graph broke before the first layer, and "
     why = f"{broke}every forward in it is torch's own code, where no graph begins"
     if ddp:
         return why, "compile the module, then wrap it: DDP(torch.compile(module))"
@@ -186,7 +185,7 @@ def _apart(looked: Look) -> list[Cause]:
 
 def _lost(looked: Look) -> list[Cause]:
     """Checkpoints of which little or nothing was loaded, without an error."""
-    return [_of(one, float("inf")) for one in loads.lost(looked.whole["loads"])]
+    return [_of(one, float("inf")) for one in loads.lost(looked.held["loads"])]
 
 
 def _names(looked: Look) -> list[Cause]:
@@ -201,7 +200,7 @@ def _of(found: Finding, seconds: float = 0.0) -> Cause:
 def _gradients(looked: Look) -> list[Cause]:
     """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
     found = [_of(one._replace(said=f"ranks differ: {one.said}"), float("inf")) for one in looked.gradients]
-    seen = looked.whole["effects"]
+    seen = looked.held["effects"]
     seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
     for row in seen.itertuples():
         said = f"dist.{row.value} passes gradients between ranks when compiled, and does not in Python"
@@ -215,49 +214,47 @@ def _gradients(looked: Look) -> list[Cause]:
 
 
 def _recompiles(looked: Look) -> list[Cause]:
-    again, compiles, breaks = (looked.whole[part] for part in ("recompiles", "compiles", "breaks"))
-    limits = breaks[breaks["reason"].str.contains(_LIMIT)]
+    limits = [row for row in looked.met if LIMIT in row.reason]
+    compiles = {(row.rank, row.id): row for row in looked.whole.compiles}
     found = []
-    for name in dict.fromkeys([*again["name"], *limits["name"]]):
-        mine, over = again[again["name"] == name], limits[limits["name"] == name]
-        rank = int(mine["rank"].value_counts().idxmax()) if len(mine) else int(over["rank"].iloc[0])
-        ids = set(mine[mine["rank"] == rank]["compile_id"]) | set(over[over["rank"] == rank]["compile_id"])
-        took = compiles[(compiles["rank"] == rank) & compiles["compile_id"].isin(ids)]["seconds"].sum()
-        count = int((mine["rank"] == rank).sum()) + 1
-        where = Counter(mine["place"]).most_common(1)[0][0] if len(mine) else over["place"].iloc[0]
-        often = Counter(map(form, mine["reason"])).most_common(1)
-        reason = next((r for r in mine["reason"] if form(r) == often[0][0]), "") if often else ""
+    every: list[Again | Break] = [*looked.again, *limits]
+    for name in dict.fromkeys(row.name for row in every):
+        mine = [row for row in looked.again if row.name == name]
+        over = [row for row in limits if row.name == name]
+        (rank, _), *_ = Counter(row.rank for row in mine or over).most_common(1)
+        ids = dict.fromkeys(row.compile for row in every if (row.name, row.rank) == (name, rank))
+        took = sum(phase.seconds for id_ in ids for phase in phases(compiles[rank, id_]))
+        count = sum(row.rank == rank for row in mine) + 1
+        where = Counter(row.place for row in mine or over).most_common(1)[0][0]
+        often = Counter(form(row.reason) for row in mine).most_common(1)
+        reason = next((row.reason for row in mine if form(row.reason) == often[0][0]), "")
         own, library = _own_line(looked, name, where)
-        title, verb, why = name, "was", looked.guard_of(name, rank) if len(mine) else ""
+        title, verb, why = name, "was", looked.guard_of(name, rank) if mine else ""
         fix = _fix(reason)
         if fix.endswith(_ZERO_ONE) and looked.unit == "forward":
             fix = _SERVED
-        if any(_SELECTS.search(one) for one in mine["reason"]):  # a size may change along with it
-            fix = _CHOICES if len(over) else _CHOICE
+        if any(_SELECTS.search(row.reason) for row in mine):  # a size may change along with it
+            fix = _CHOICES if over else _CHOICE
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
             title, own, library = _titles(objects), objects["place"].iloc[0], ""
             verb = "were" if len(objects) > 1 else "was"
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
-                fix = (
-                    "compile one module of your own that calls them"
-                    if len(over)
-                    else "expected for each object"
-                )
+                fix = "compile one module of your own that calls them" if over else "expected for each object"
         said = f"{title} {verb} compiled {count} times"
-        if len(over):
-            said += f", then given up: the {_LIMIT}{_in_python(looked, name)}"
+        if over:
+            said += f", then given up: the {LIMIT}{_in_python(looked, name)}"
         cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"
-        cost += ", and the rest runs in Python" if len(over) else ""
-        value = len(mine) and mine["reason"].map(from_break).all()
+        cost += ", and the rest runs in Python" if over else ""
+        value = bool(mine) and all(from_break(row.reason) for row in mine)
         resumed = name.partition(", resumed at ")[2] if value else ""
-        found.append(Cause(said, own, library, why, cost, fix, seconds=float(took), resumed=resumed))
+        found.append(Cause(said, own, library, why, cost, fix, seconds=took, resumed=resumed))
     return found
 
 
 def _sharing(looked: Look, rank: int) -> pd.DataFrame:
     """The called objects of a rank for which torch compiles one and the same function."""
-    made = looked.whole["asked"]
+    made = looked.held["asked"]
     return made[made["shared"] & (made["calls"] > 0) & (made["rank"] == rank)]
 
 
@@ -293,16 +290,15 @@ def _own_line(looked: Look, name: str, where: str) -> tuple[str, str]:
     """The program's line for a function, and the library's where the function stands in one."""
     if "/" not in where.partition(":")[0]:
         return where, ""
-    breaks = looked.whole["breaks"]
-    calls = breaks[breaks["text"].str.contains(f"`{name}`", regex=False)]["place"]
+    calls = (row.place for row in looked.met if f"`{name}`" in row.report)
     lines = [place for place in calls if place and "/" not in place.partition(":")[0]]
-    made = [place for place in looked.whole["asked"]["place"].unique() if place]
+    made = [place for place in looked.held["asked"]["place"].unique() if place]
     return (lines or (made if len(made) == 1 else [""]))[0], where
 
 
 def _in_python(looked: Look, name: str) -> str:
     """How many calls a step of compiled objects run in Python, in words; '' where that is not known."""
-    made = looked.whole["asked"]
+    made = looked.held["asked"]
     mine = made[made["name"] == name]
     runs = looked.regions()
     runs = runs[runs["name"] == name]
@@ -333,18 +329,19 @@ def _breaks(looked: Look) -> list[Cause]:
 
 
 def _given_up(looked: Look) -> list[Cause]:
-    breaks = looked.whole["breaks"]
-    rows = breaks[(breaks["kind"] == "skip") & ~breaks["reason"].str.contains(_LIMIT)]
+    given_up = [row for row in looked.met if row.kind == "gave-up" and LIMIT not in row.reason]
     found = []
-    for row in rows.drop_duplicates(["name", "reason", "place"]).itertuples():
-        if owner_of(row.text):
+    first: dict[tuple[str, str, str], Break] = {}
+    for row in given_up:
+        first.setdefault((row.name, row.reason, row.place), row)
+    for row in first.values():
+        if owner_of(row):
             continue
-        kind = read_break(row.text, Why(row.reason, row.place, row.text))
         cost = "unknown: Python runs the function, and what it calls may be compiled"
         said = f"{row.name} was given up: {row.reason}"
         fix = _fix(row.reason, "move the break out of the loop or block that cannot be resumed")
-        hints = "\n".join(kind.hints)
-        found.append(Cause(said, row.place, library_of(row.text), kind.explanation, cost, fix, hints))
+        hints = "\n".join(row.hints)
+        found.append(Cause(said, row.place, library_of(row), row.explanation, cost, fix, hints))
     return found
 
 

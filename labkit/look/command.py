@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import files, tlparse
-from labkit.look import ends, found, gate, joined, journal, page, stops, summary, switches
+from labkit.look import chrome_trace, ends, found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt, world_size
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
@@ -122,7 +122,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
     index = files.replace(folder / "index.html", body.encode())
     print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
     if given.trace and looked is not None and not early:
-        print(f"trace: {files.below(looked.record.save_trace(given.trace))}", flush=True)
+        print(f"trace: {files.below(chrome_trace.save(looked.record, given.trace))}", flush=True)
     return looked
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.record import install
+from oddrank.record.compiles import Try
 from torch.utils.data import DataLoader
-
-from labkit.records import install
-from labkit.records.compile_log import Compile
 
 __all__ = ["Condition", "apply", "done", "shorter"]
 
@@ -74,14 +73,14 @@ def done(folder: Path) -> str:
 def _slow(seconds: float, did: Callable[[str], None]) -> None:
     slept = False
 
-    def sleep(_: Compile) -> None:
+    def sleep(_: Try) -> None:
         nonlocal slept
         if not slept:
             slept = True
             did(f"its first compile took {seconds:g} s longer")
             time.sleep(seconds)
 
-    install().listeners.append(sleep)
+    install().compiles.listeners.append(sleep)
 
 
 def _short(number: int, did: Callable[[str], None]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pandas as pd
+from oddrank.record import Tables, break_times
 
-from labkit.records import Record
-from labkit.views.forwards import take_forward
+from labkit.look.met import Break, breaks_of
 
 __all__ = ["around_breaks", "durations", "union"]
 
@@ -35,60 +34,62 @@ def union(spans: Iterable[Span], less: Iterable[Span] = ()) -> float:
     return total
 
 
-def compiling(record: Record, rank: int) -> list[Span]:
+def compiling(record: Tables, rank: int) -> list[Span]:
     """Return when a rank compiled, in us, on any thread."""
-    events = record.events
-    mine = events[(events["rank"] == rank) & (events["kind"] == "compile")]
-    return list(zip(mine["start_us"], mine["end_us"], strict=True))
+    return [(one.start_us, one.end_us) for one in record.ranges if (one.rank, one.kind) == (rank, "compile")]
 
 
-def durations(record: Record) -> dict[tuple[int, int], float]:
+def durations(record: Tables) -> dict[tuple[int, int], float]:
     """Return the duration of each recorded step without compiling, in ms, by rank and step."""
-    spans = record.segments[record.segments["forward"] >= 0].groupby(["rank", "forward"])
-    ends = spans.agg(start=("start_us", "min"), end=("end_us", "max"))
     compiled = {rank: compiling(record, rank) for rank in record.ranks}
     return {
-        (rank, number): union([(row.start, row.end)], compiled[rank]) / 1e3
-        for (rank, number), row in zip(ends.index, ends.itertuples(), strict=True)
+        (rank, number): union([span], compiled[rank]) / 1e3 for (rank, number), span in _steps(record).items()
     }
 
 
-def around_breaks(record: Record) -> tuple[pd.DataFrame, dict[tuple[str, str], dict[int, float]]]:
+def _steps(record: Tables) -> dict[tuple[int, int], Span]:
+    """When each rank's steps began and ended."""
+    found: dict[tuple[int, int], Span] = {}
+    for one in record.segments:
+        if one.forward >= 0:
+            first, last = found.get((one.rank, one.forward), (one.start_us, one.end_us))
+            found[one.rank, one.forward] = min(first, one.start_us), max(last, one.end_us)
+    return dict(sorted(found.items()))
+
+
+def around_breaks(
+    record: Tables,
+) -> tuple[list[tuple[Break, int]], dict[tuple[str, str], dict[int, float]]]:
     """Measure the time outside of compiled regions around each executed break.
 
     It goes from the end of a region's compiled code to the next compiled code on the main thread, or to the end of the
     step. Times that overlap count once; compiling does not count.
 
     Returns:
-        The executions, with columns rank, reason and place; and ms per step by rank, for each reason and place.
-        No ms where operators were not recorded.
+        The breaks with their executions; and ms per step by rank, for each reason and place. No ms where operators were
+        not recorded.
     """
-    segments, events = record.segments, record.events
-    numbers = sorted(set(segments["forward"]) - {-1})
-    if not numbers:
-        ended = record.breaks[record.breaks["executed"] > 0]
-        return ended.loc[ended.index.repeat(ended["executed"])][["rank", "reason", "place"]], {}
+    executed = [(one, one.executed) for one in breaks_of(record) if one.executed]
+    ends = {step: end for step, (_, end) in _steps(record).items()}
+    if not ends:
+        return executed, {}
     # backends other than AOTAutograd's have no range of compiled code
-    kind = "compiled" if (events["kind"] == "compiled").any() else "region"
-    begins = events[(events["kind"] == kind) & (events["thread"] == "main")]
+    kind = "compiled" if any(one.kind == "compiled" for one in record.ranges) else "region"
+    begins: dict[tuple[int, int], list[float]] = {}
+    for one in record.ranges:
+        if one.kind == kind and one.thread == "main":
+            begins.setdefault((one.rank, one.forward), []).append(one.start_us)
+    met = {(one.rank, one.compile): (one.reason, one.place) for one in breaks_of(record)}
+    spans: dict[tuple[tuple[str, str], int, int], list[Span]] = {}
+    for region, mark, at in break_times(record):
+        step = region.rank, region.forward
+        if step in ends:
+            until = min((begin for begin in begins.get(step, ()) if begin > at), default=ends[step])
+            spans.setdefault((met[mark.rank, mark.compile], *step), []).append((at, until))
     compiled = {rank: compiling(record, rank) for rank in record.ranks}
-    rows: list[tuple[int, str, str]] = []
+    steps = len({number for _, number in ends})
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for number in numbers:
-        step = take_forward(record, number)
-        origin = float(segments[segments["forward"] == number]["start_us"].min())
-        names = {reason.number: (reason.reason, reason.place) for reason in step.reasons}
-        last = step.segments.groupby("rank")["end"].max()
-        spans: dict[tuple[tuple[str, str], int], list[Span]] = {}
-        for rank, marks in step.marks.groupby("rank"):
-            mine = begins[(begins["rank"] == rank) & (begins["forward"] == number)]
-            next_ = sorted((mine["start_us"] - origin) / 1e3)
-            for mark in marks.itertuples():
-                until = min([at for at in next_ if at > mark.at], default=last[rank])
-                spans.setdefault((names[mark.number], int(rank)), []).append((mark.at, until))
-                rows.append((int(rank), *names[mark.number]))
-        for (key, rank), mine in spans.items():
-            less = [((a - origin) / 1e3, (b - origin) / 1e3) for a, b in compiled[rank]]
-            each = found.setdefault(key, {})
-            each[rank] = each.get(rank, 0.0) + union(mine, less) / len(numbers)
-    return pd.DataFrame(rows, columns=["rank", "reason", "place"]), found
+    for (key, rank, _), mine in spans.items():
+        each = found.setdefault(key, {})
+        each[rank] = each.get(rank, 0.0) + union(mine, compiled[rank]) / 1e3 / steps
+    return executed, found

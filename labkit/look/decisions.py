@@ -8,11 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from oddrank.places import place
+from oddrank.record import install
+from oddrank.record.compiles import Try
+from oddrank.record.guard_words import again
+from oddrank.record.payloads import digest as digest_of_graph
+from oddrank.record.source import Sources
+from oddrank.stages import digest
+
+from labkit.look.begun import named
 from labkit.ranks.errors import name_all
-from labkit.records import begun, install
-from labkit.records.compile_log import Compile
-from labkit.records.names import Names
-from labkit.records.stage_diff import digest
 
 __all__ = ["Decision", "graphs", "keep", "parting", "read"]
 
@@ -47,17 +52,17 @@ class Decision:
     done: bool = False
 
     @classmethod
-    def of(cls, compile_: Compile, names: Names) -> Decision:
+    def of(cls, compile_: Try, sources: Sources) -> Decision:
         """Sum up one compile."""
-        stages = {stage: digest(text, stage) for stage in CODE if (text := compile_.stages.get(stage))}
-        again, described = begun.again(compile_, names), begun.described(compile_, names)
+        stages = {stage: digest(text, stage) for stage in CODE if (text := compile_.text(stage))}
+        row, graph = named(compile_, sources), compile_.text("dynamo")
         return cls(
             id=f"{compile_.epoch}:{compile_.id}" if compile_.epoch else compile_.id,
-            name=described.replace(f" again: {again}", "", 1) if again else described,
-            again=again,
-            graph=compile_.digest,
+            name=f"{row.name} ({place(row.file, row.line)})",
+            again=again(row.reasons),
+            graph=digest_of_graph(graph) if graph else "",
             pieces=compile_.pieces,
-            cached={True: "hit", False: "miss", None: ""}[compile_.cached],
+            cached={True: "hit", False: "miss", None: ""}[row.cached],
             aot="/".join(stages[stage] for stage in CODE[:2] if stage in stages),
             code="/".join(stages[stage] for stage in CODE[2:] if stage in stages),
             done=compile_.finished,
@@ -74,15 +79,15 @@ def keep(folder: Path, rank: int) -> Callable[[], None]:
     Returns:
         What writes all of them once more: a backward is compiled after its forward's compile has ended.
     """
-    path, me, log, names = folder / f"decisions-{rank}.jsonl", os.getpid(), install(), Names()
+    path, me, log, sources = folder / f"decisions-{rank}.jsonl", os.getpid(), install().compiles, Sources()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def write(compile_: Compile) -> None:
+    def write(compile_: Try) -> None:
         if os.getpid() == me:  # a script may fork
-            os.write(file, json.dumps(asdict(Decision.of(compile_, names))).encode() + b"\n")
+            os.write(file, json.dumps(asdict(Decision.of(compile_, sources))).encode() + b"\n")
 
     def everything() -> None:
-        for compile_ in log.known():
+        for compile_ in list(log.tries.values()):
             write(compile_)
 
     log.listeners.append(write)

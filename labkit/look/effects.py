@@ -19,7 +19,7 @@ from labkit.look.made import Made, line_of_stack
 
 __all__ = ["REWRITTEN", "TYPES", "Seen"]
 
-TYPES = {"rank": "int64", "switch": "str", "value": "str", "compile_id": "str"}
+TYPES = {"rank": "int64", "switch": "str", "value": "str", "compile": "str"}
 TYPES |= {"before": "str", "after": "str", "note": "str", "times": "int64"}
 REWRITTEN = "in-place collective with a gradient"
 _SWITCHES = {name: switch for switch, name in torch_compat.PASSES.items()}

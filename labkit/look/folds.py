@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from labkit.look.causes import followers
 from labkit.look.found import Look
+from labkit.look.met import LIMIT, breaks_of
 from labkit.look.owners import NOTHING, OWNERS, owner_of
-from labkit.records.reasons import libraries_of
 
 __all__ = ["Folded", "folded"]
-
-_LIMIT = "recompile limit"
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,19 @@ def folded(looked: Look) -> list[Folded]:
     """Return torch's own breaks and frames given up, by owner, and last its recompiles that follow others."""
     places: dict[str, set[str]] = {}
     given_up: dict[str, dict[str, None]] = {}
-    executed: Counter[str] = Counter()
-    rows = looked.whole["breaks"].drop_duplicates(["name", "reason", "place", "text"])
-    for row in rows.itertuples():
-        if _LIMIT not in row.reason and (owner := owner_of(row.text)):
-            places.setdefault(owner, set()).add((libraries_of(row.text) or [row.place])[-1])
-            stands = [
-                place for place in (row.place, *libraries_of(row.text)) if place.endswith(f"({row.name})")
-            ]
+    executed: defaultdict[str, float] = defaultdict(float)
+    for row in looked.met:
+        if LIMIT not in row.reason and (owner := owner_of(row)):
+            places.setdefault(owner, set()).add((row.libraries or (row.place,))[-1])
+            stands = [place for place in (row.place, *row.libraries) if place.endswith(f"({row.name})")]
             stands = [place for place in stands if not place.startswith("torch/")]
-            given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "skip" else []))
-    ran = looked.record.breaks.groupby(["rank", "text"])["executed"].sum().groupby("text").max()
-    for text, count in ran.items():
-        if owner := owner_of(str(text)):
-            executed[owner] += count / max(looked.steps, 1)
+            given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "gave-up" else []))
+    ran: dict[tuple[str, str, tuple[str, ...]], Counter[int]] = {}  # on each rank
+    for row in breaks_of(looked.record):
+        if owner := owner_of(row):
+            ran.setdefault((owner, row.report, row.libraries), Counter())[row.rank] += row.executed
+    for (owner, *_), counts in ran.items():
+        executed[owner] += max(counts.values()) / max(looked.steps, 1)
     advice = dict(OWNERS.values())
     found = [
         Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()

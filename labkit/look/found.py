@@ -4,35 +4,40 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from oddrank.places import place
+from oddrank.record import Compile, Count, Tables, first_difference, merge
+from oddrank.record.guard_words import form, words
+from oddrank.record.tables import POINT_TO_POINT
+from oddrank.record.timeline import collective_op, marked, point_to_point
+from oddrank.stages import diff
 
 from labkit import files
-from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas
+from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas, rows
 from labkit.look.finding import Finding
 from labkit.look.graphs import other_numbers, without_sizes
+from labkit.look.met import Again, Break, again_of, breaks_of
 from labkit.look.owners import library_of, owner_of
 from labkit.look.steps import Options
-from labkit.records import Difference, Record, diff, merge
-from labkit.records.guard_words import form, words
-from labkit.records.reasons import Why, read_break
-from labkit.records.record import TABLES
 from labkit.report import Report
-from labkit.trace.events import collective_op, marked, point_to_point
 
 __all__ = ["Look", "gather", "nothing", "read", "together"]
 
+TEXTS = dict.fromkeys(["rank", "compile", "name", "code", "guards"], "str") | {"rank": "int64"}
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES, "gradients": gradients.TYPES}
-HELD |= {"names": names.TYPES}
+HELD |= {"names": names.TYPES, "texts": TEXTS, "asked": made.TYPES}
+HELD |= {"effects": effects.TYPES, "loads": loads.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
+RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
 LEAST_LATER = 5  # steps after the recorded ones, for a factor
-WHOLE = ("graphs", "breaks", "recompiles", "compiles")
-GUARDS = dict.fromkeys(["compile_id", "name", "text"], "str")  # an empty table has lost its types
+WHOLE = ("compiles", "marks")
 OTHER_VERSION = "another version of labkit wrote it; run the script again with this one"
 COMPARED = (
     "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
@@ -53,17 +58,18 @@ class Look:
     Args:
         name: Of the program.
         record: The steps of all ranks.
-        whole: What was compiled in the whole run: graphs, breaks, recompiles, compiles and guards.
+        whole: What was compiled in the whole run.
         provenance: Of rank 0.
         notes: What a reader has to know about gaps.
         missing: Ranks that wrote nothing.
-        held: What ranks held after the last recorded step, `replicas`, and the `calls` of these steps.
+        held: What ranks wrote besides, by name, as tables of `HELD`: what they held after the last recorded step,
+            `replicas`, the `calls` of these steps, the `texts` of graphs and guards.
         failed: Whether the program failed after the recorded steps.
     """
 
     name: str
-    record: Record
-    whole: dict[str, pd.DataFrame]
+    record: Tables
+    whole: Tables
     provenance: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
@@ -73,54 +79,67 @@ class Look:
     @property
     def unit(self) -> str:
         """What was marked: 'step' or 'forward'."""
-        return marked(self.record.events["name"])
+        return marked(one.name for one in self.record.ranges)
 
     @property
     def steps(self) -> int:
         """Number of steps that every rank recorded."""
-        return int(self.record.counts["forwards"].min()) if len(self.record.events) else 0
+        return min(self.record.profiled.values(), default=0)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks, ascending."""
-        return sorted(int(rank) for rank in self.whole["graphs"]["rank"].unique()) or self.record.ranks
+        return sorted({row.rank for row in self.compiled}) or self.record.ranks
+
+    @functools.cached_property
+    def compiled(self) -> list[Compile]:
+        """What was compiled in the whole run and has code."""
+        return [row for row in self.whole.compiles if row.outcome in ("graph", "empty")]
+
+    @functools.cached_property
+    def met(self) -> list[Break]:
+        """Every graph break and frame given up that was compiled in the whole run."""
+        return breaks_of(self.whole)
+
+    @functools.cached_property
+    def again(self) -> list[Again]:
+        """Every recompile of the whole run."""
+        return again_of(self.whole)
 
     @property
     def counts(self) -> pd.DataFrame:
         """Count, one row for each rank: regions, breaks and collectives per step; the others in the whole run."""
-        found = self.record.counts.set_index("rank")[["regions", "breaks", "collectives"]]
-        graphs, breaks = self.whole["graphs"], self.whole["breaks"]
-        for name, rows in (
-            ("frames given up", breaks[breaks["kind"] == "skip"]),
-            ("graphs", graphs[graphs["ops"] > 0]),
-            ("recompiles", self.whole["recompiles"]),
-        ):
-            found[name] = rows.groupby("rank").size().reindex(found.index).fillna(0).astype("int64")
-        return found.reset_index()[["rank", *COUNTS]]
+        found, run = [], {row.rank: row for row in self.whole.counts}
+        for row in self.record.counts:
+            if row.rank in self.record.profiled:
+                whole = run.get(row.rank, Count(row.rank))
+                compiled = (whole.gave_up, whole.graphs, whole.recompiles)
+                found.append((row.rank, row.regions, row.breaks, *compiled, row.collectives))
+        return pd.DataFrame(found, columns=["rank", *COUNTS])
 
     def compiled_breaks(self) -> str:
         """Return how many breaks each rank compiled in the whole run, frames given up included, in words."""
-        sizes = self.whole["breaks"].groupby("rank").size().reindex(self.ranks).fillna(0)
-        return ", ".join(f"{size:g} on rank {rank}" for rank, size in sizes.items())
+        sizes = Counter(row.rank for row in self.met)
+        return ", ".join(f"{sizes[rank]} on rank {rank}" for rank in self.ranks)
 
     @property
     def collectives(self) -> pd.DataFrame:
         """Count each rank's collectives per step, by operation and place, in the order of the first call."""
-        events = self.record.events
-        calls = events[(events["kind"] == "collective") & (events["forward"] >= 0)]
-        calls = calls[~calls["name"].map(point_to_point).astype(bool)]
-        calls = calls.assign(operation=calls["name"].map(collective_op))
-        return self._per_step(calls, ["operation", "place"])
+        calls = [row for row in self.record.collectives if row.name not in POINT_TO_POINT]
+        counted = [
+            (row.rank, row.name, place(row.file, row.line or None, row.func), row.runs) for row in calls
+        ]
+        return self._per_step(counted, ["operation", "place"])
 
     def regions(self) -> pd.DataFrame:
-        """Count how often each rank ran each compiled region per step, in the order of the first call."""
-        events = self.record.events
-        return self._per_step(
-            events[(events["kind"] == "region") & (events["forward"] >= 0)], ["name", "place"]
-        )
+        """Count how often each rank ran each compiled region per step, in the order of their compiles."""
+        ran = [(row.rank, row.name, row.place, row.runs) for row in self.record.compiles if row.runs]
+        return self._per_step(ran, ["name", "place"])
 
-    def _per_step(self, rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-        sized = rows.groupby([*by, "rank"], sort=False).size().div(max(self.steps, 1)).unstack("rank")
+    def _per_step(self, counted: Sequence[tuple[Any, ...]], by: list[str]) -> pd.DataFrame:
+        """A row for each pair of texts, a column for each rank, from rows of rank, both texts and a count."""
+        rows = pd.DataFrame(counted, columns=["rank", *by, "runs"])
+        sized = rows.groupby([*by, "rank"], sort=False)["runs"].sum().div(max(self.steps, 1)).unstack("rank")
         sized = sized.reindex(columns=self.ranks).fillna(0)
         return sized.rename(columns=lambda rank: f"rank {rank}").reset_index().rename_axis(columns=None)
 
@@ -134,20 +153,22 @@ class Look:
             `share` of that rank's step, explanation, hints, `owner` (the part of torch whose own break it is, or '')
             and `library` (the library's line where torch stopped). Times are missing where operators were not recorded.
         """
-        rows, ms = costs.around_breaks(self.record)
-        table = self._per_step(rows, ["reason", "place"])
+        executed, ms = costs.around_breaks(self.record)
+        table = self._per_step(
+            [(row.rank, row.reason, row.place, count) for row, count in executed], ["reason", "place"]
+        )
         took = self._took
-        texts = self.record.breaks.drop_duplicates(["reason", "place"]).set_index(["reason", "place"])["text"]
+        known = {(row.reason, row.place): row for row, _ in reversed(executed)}
         for i, row in table.iterrows():
             key = (row["reason"], row["place"])
             outside, share = max(
                 ((each, each / took[rank] if took[rank] else 0.0) for rank, each in ms.get(key, {}).items()),
                 default=(float("nan"), float("nan")),
             )
-            kind = read_break(texts[key], Why(*key, texts[key]))
+            one = known[key]
             table.loc[i, ["outside_ms", "share"]] = outside, share
-            table.loc[i, ["explanation", "hints"]] = kind.explanation, "\n".join(kind.hints)
-            table.loc[i, ["owner", "library"]] = owner_of(texts[key]), library_of(texts[key])
+            table.loc[i, ["explanation", "hints"]] = one.explanation, "\n".join(one.hints)
+            table.loc[i, ["owner", "library"]] = owner_of(one), library_of(one)
         return table.sort_values("outside_ms", ascending=False, ignore_index=True) if len(table) else table
 
     @functools.cached_property
@@ -179,7 +200,7 @@ class Look:
     @functools.cached_property
     def _ran_apart(self) -> str:
         """Where ranks ran or compiled different things; '' if nowhere."""
-        first: Difference | None = self.record.first_difference() if len(self.record.ranks) > 1 else None
+        first = first_difference(self.record)
         if first is not None:
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
         counts = self.counts.set_index("rank")
@@ -202,15 +223,15 @@ class Look:
         """The titles of compiles whose graphs differ in numbers only that are no sizes, and which numbers, in words."""
         found = {}
         for title in dict.fromkeys(title for title, _ in self.differing("dynamo")):
-            if apart := other_numbers(list(self._codes(title))):
+            if apart := other_numbers(self._codes(title)):
                 shown = ", ".join(" and ".join(each) for each in apart[:3])
                 found[title] = f"{NUMBERS_ONLY} ({shown}{', ...' if len(apart) > 3 else ''})"
         return found
 
-    def _codes(self, title: str) -> pd.Series:
+    def _codes(self, title: str) -> list[str]:
         """The code of a compile on each rank, by its title."""
-        table = self.whole["graphs"]
-        return table[table["compile_id"].add(" ").add(table["name"]) == title]["code"]
+        table = self.held["texts"]
+        return list(table[table["compile"].add(" ").add(table["name"]) == title]["code"])
 
     def unequal(self) -> list[str]:
         """Describe what ranks sent or hold otherwise, though they may have done the same."""
@@ -228,20 +249,18 @@ class Look:
     @property
     def _exchanges(self) -> bool:
         """Whether ranks exchange data, as experts and stages do: what a rank holds for itself may differ then."""
-        events = self.record.events
-        called = events["name"][events["kind"] == "collective"].map(str).unique()
+        called = {one.name for one in self.record.ranges if one.kind == "collective"}
         return any("alltoall" in name.replace("_", "") or point_to_point(name) for name in called)
 
     @functools.cached_property
     def staged(self) -> bool:
         """Whether ranks differ in what they ran, and send each other messages as the stages of a pipeline do."""
-        events = self.record.events
-        called = events[events["kind"] == "collective"]
-        sent = called[called["name"].map(point_to_point).astype(bool)]
-        if sent.empty or not self._ran_apart:
+        called = [one for one in self.record.ranges if one.kind == "collective"]
+        sent = [(one.rank, collective_op(one.name)) for one in called if point_to_point(one.name)]
+        if not sent or not self._ran_apart:
             return False
         # the first stage sends first; in a ring every rank does the same
-        orders = {tuple(sent[sent["rank"] == rank]["name"].map(collective_op)) for rank in self.ranks}
+        orders = {tuple(name for who, name in sent if who == rank) for rank in self.ranks}
         return bool(self.provenance.get("pipeline")) or len(orders) > 1
 
     def verdict(self) -> str:
@@ -270,22 +289,21 @@ class Look:
 
     def partial(self) -> list[tuple[str, str]]:
         """Return what only some of the ranks compiled: its title, and these ranks."""
-        graphs = self.whole["graphs"]
-        there = graphs.groupby(["compile_id", "name"], sort=False)["rank"].unique()
+        there: dict[str, set[int]] = {}
+        for row in self.compiled:
+            there.setdefault(f"{row.id} {row.name}", set()).add(row.rank)
         return [
-            (f"{compile_id} {name}", ", ".join(map(str, sorted(ranks))))
-            for (compile_id, name), ranks in there.items()
+            (title, ", ".join(map(str, sorted(ranks))))
+            for title, ranks in there.items()
             if len(ranks) < len(self.ranks)
         ]
 
     def guard_of(self, name: str, rank: int) -> str:
         """Return in words why a rank compiled a function again, with the guard itself."""
-        mine = self.whole["recompiles"]
-        mine = mine[(mine["name"] == name) & (mine["rank"] == rank)]
-        guards = self.whole["guards"]
-        guards = guards[(guards["name"] == name) & (guards["rank"] == rank)]
-        last = str(guards["text"].iloc[-1]) if len(guards) else ""
-        reasons = list(mine["reason"])
+        reasons = [row.reason for row in self.again if (row.name, row.rank) == (name, rank)]
+        texts = self.held["texts"]
+        guards = texts[(texts["name"] == name) & (texts["rank"] == rank)]["guards"]
+        last = str(guards.iloc[-1]) if len(guards) else ""
         told: dict[str, str] = {}
         for i, reason in enumerate(reasons):
             told.setdefault(form(reason), words(reason, reasons[i + 1 :], last))
@@ -293,12 +311,11 @@ class Look:
 
     def _only_on(self) -> str:
         """Say which functions were compiled again more often on one rank than on another, and why."""
-        counts = self.whole["recompiles"].groupby(["name", "rank"]).size().unstack("rank")
-        counts = counts.reindex(columns=self.ranks).fillna(0)
-        for name, row in counts.iterrows():
-            if row.nunique() > 1:
-                rank = int(row.idxmax())
-                return f" (rank {rank} compiled {name} again: {self.guard_of(str(name), rank)})"
+        counts = Counter((row.name, row.rank) for row in self.again)
+        for name in sorted({name for name, _ in counts}):
+            if len({counts[name, rank] for rank in self.ranks}) > 1:
+                rank = max(self.ranks, key=lambda rank: counts[name, rank])
+                return f" (rank {rank} compiled {name} again: {self.guard_of(name, rank)})"
         return ""
 
     def resized(self) -> list[str]:
@@ -308,7 +325,7 @@ class Look:
     @functools.cached_property
     def _resized(self) -> list[str]:
         titles = dict.fromkeys(title for title, _ in self.differing("dynamo"))
-        return [title for title in titles if self._codes(title).map(without_sizes).nunique() == 1]
+        return [title for title in titles if len(set(map(without_sizes, self._codes(title)))) == 1]
 
     def differing(self, stage: str) -> list[tuple[str, Any]]:
         """Compare what rank 0 compiled with what every other rank did.
@@ -319,28 +336,29 @@ class Look:
         Returns:
             For each compile whose text differs, its title and the `Diff`.
         """
-        table, text = (self.whole["graphs"], "code") if stage == "dynamo" else (self.whole["guards"], "text")
+        table, text = self.held["texts"], "code" if stage == "dynamo" else "guards"
         if len(self.ranks) < 2:  # also where nothing was compiled, and no step recorded
             return []
         first, found = self.ranks[0], []
-        mine = table[table["rank"] == first].set_index("compile_id")
+        mine = table[table["rank"] == first].set_index("compile")
         for rank in self.ranks[1:]:
-            theirs = table[table["rank"] == rank].set_index("compile_id")
-            for compile_id in [i for i in mine.index if i in theirs.index]:
-                a, b = mine.loc[compile_id], theirs.loc[compile_id]
+            theirs = table[table["rank"] == rank].set_index("compile")
+            for id_ in [i for i in mine.index if i in theirs.index]:
+                a, b = mine.loc[id_], theirs.loc[id_]
                 if a["name"] == b["name"] and a[text] != b[text] and a[text] and b[text]:
                     compared = diff(a[text], b[text], stage, (f"rank {first}", f"rank {rank}"))
                     if not compared.same:
-                        found.append((f"{compile_id} {a['name']}", compared))
+                        found.append((f"{id_} {a['name']}", compared))
         return found
 
     # --- as a report ---
 
     def report(self, name: str = "look") -> Report:
         """Return everything as one Report, whose view is the fragment strip."""
-        tables = {"summary": self.counts, "costly": self.breaks, **self.record.tables}
-        tables |= {"counts": self.record.counts}
-        tables |= {f"all_{part}": table for part, table in self.whole.items()}
+        whole = rows.frames(self.whole)
+        tables = {"summary": self.counts, "costly": self.breaks, **rows.frames(self.record)}
+        tables |= {"breaks": self.record.breaks.frame(), "counts": self.record.counts.frame()}
+        tables |= {f"all_{part}": whole[part] for part in WHOLE} | self.held
         verdicts = [self.verdict()]
         title = f"{self.name}: {self.steps} {self.unit}s of {len(self.ranks)} ranks"
         view = "labkit.views:strip"
@@ -403,9 +421,9 @@ def _of_rank(path: Path) -> Report:
 
 def _complete(report: Report) -> None:
     """Refuse a record that lacks a table or a column, as one of another version of labkit may."""
-    parts = {f"all_{part}": TABLES[part] for part in WHOLE} | {"asked": made.TYPES, "guards": GUARDS}
-    parts |= {"effects": effects.TYPES, "loads": loads.TYPES}
-    for name, columns in (TABLES | parts | HELD).items():
+    parts = {name: rows.columns(name) for name in rows.KEPT}
+    parts |= {f"all_{part}": parts[part] for part in WHOLE}
+    for name, columns in (parts | HELD).items():
         if name not in report.tables:
             raise ValueError(f"it lacks the table {name}: {OTHER_VERSION}")
         if lacking := [column for column in columns if column not in report.tables[name]]:
@@ -421,37 +439,34 @@ def together(reports: list[Report]) -> Look:
     reports = sorted(reports, key=lambda one: one.provenance["rank"])
     if len({one.provenance.get("run", "") for one in reports}) > 1:
         raise ValueError("the ranks are of different runs: give each run a folder of its own")
-    records = []
+    records, compiled = [], []
     for one in reports:
-        tables = {name: one.tables[name].astype(types) for name, types in TABLES.items()}
-        about = one.provenance
-        records.append(Record(tables, about["origin_ns"], one.label, one.notes, clock=about["clock"]))
-    every = {part: [one.tables[f"all_{part}"].astype(TABLES[part]) for one in reports] for part in WHOLE}
-    every["guards"] = [one.tables["guards"].astype(GUARDS) for one in reports]
-    every["asked"] = [one.tables["asked"].astype(made.TYPES) for one in reports]
-    every["loads"] = [one.tables["loads"].astype(loads.TYPES) for one in reports]
-    every["effects"] = [one.tables["effects"].astype(effects.TYPES) for one in reports]
-    whole = {part: pd.concat(tables, ignore_index=True) for part, tables in every.items()}
+        about, rank = one.provenance, int(one.provenance["rank"])
+        profiled = {rank: int(about[RECORDED])} if about[RECORDED] else {}
+        times = {"origin_ns": about["origin_ns"], "clock": about["clock"]}
+        records.append(rows.tables(one.tables, label=one.label, notes=one.notes, profiled=profiled, **times))
+        compiled.append(rows.tables({part: one.tables[f"all_{part}"] for part in WHOLE}))
     held = {
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)
         for part, types in HELD.items()
     }
-    merged = merge(records)
+    merged, whole = merge(records), merge(compiled)
     first = reports[0].provenance
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
     shown[FIRST] = [round(ms) for one in reports for ms in one.provenance.get(FIRST, [])]
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
     notes[:0] = _factor([one.provenance for one in reports])
-    _take_for_alike(merged, Look("", merged, whole, shown))
+    _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held)
 
 
-def _take_for_alike(record: Record, looked: Look) -> None:
+def _take_for_alike(record: Tables, looked: Look) -> None:
     """Let a compile whose graphs differ in sizes or numbers only be the same region on all ranks of a record."""
-    graphs = record.graphs
-    title = graphs["compile_id"] + " " + graphs["name"]
-    graphs["digest"] = graphs["digest"].where(~title.isin([*looked.resized(), *looked._renumbered]), title)
+    alike = {*looked.resized(), *looked._renumbered}
+    for row in record.compiles:
+        if (title := f"{row.id} {row.name}") in alike:
+            row.digest = title
 
 
 def _factor(about: list[dict[str, Any]]) -> list[str]:

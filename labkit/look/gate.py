@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ def counts(looked: Look) -> dict[str, Any]:
     Raises:
         ValueError: If collectives were not counted.
     """
-    if looked.record.segments.empty:
+    if not looked.record.segments:
         raise ValueError(
             "the gate needs operators, which cannot be recorded while the script runs a profiler"
         )
     table, breaks, calls = looked.counts.set_index("rank"), looked.breaks, looked.collectives
-    recompiles = looked.whole["recompiles"]
+    recompiles = Counter((row.rank, row.name) for row in looked.again)
     ranks = {}
     for rank in table.index:
         mine = {name: float(table.loc[rank, name]) for name in GATED}
@@ -41,7 +42,8 @@ def counts(looked: Look) -> dict[str, Any]:
         operations = calls.groupby("operation")[column].sum().to_dict() if len(calls) else {}
         again = {
             f"{name}: {looked.guard_of(name, int(rank))}": float(count)
-            for name, count in recompiles[recompiles["rank"] == rank].groupby("name").size().items()
+            for (who, name), count in sorted(recompiles.items())
+            if who == rank
         }
         ranks[str(rank)] = {**mine, "where": where, "operations": operations, "again": again}
     return {

@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.record import install
+from oddrank.run_label import run_label
 
-from labkit import files, places
+from labkit import files
 from labkit.look import ends, journal
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
 from labkit.look.program import Program
 from labkit.look.steps import Options, Steps
 from labkit.ranks import Here, Outcome, declare
-from labkit.records import install
-from labkit.report import run_label
 from labkit.torch_compat import log_to
+from oddrank import places
 
 __all__ = ["collect", "run", "same_folder"]
 

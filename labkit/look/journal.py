@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
+from oddrank.places import place
+from oddrank.record import Tables, install
+from oddrank.record.compiles import Try
+from oddrank.record.source import Sources
 
+from labkit.look import begun
 from labkit.ranks.errors import name_all
-from labkit.records import begun
-from labkit.records.compile_log import Compile, install
-from labkit.records.names import Names
 
 __all__ = ["complete", "ended", "keep", "read"]
 
@@ -31,17 +32,17 @@ def keep(folder: Path, rank: int, send: Callable[[str], None] | None = None) -> 
     path = folder / f"compiles-{rank}.jsonl"
     file, me = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644), os.getpid()
 
-    def write(compile_: Compile) -> None:
+    def write(compile_: Try) -> None:
         if os.getpid() == me:  # a script may fork
             line = json.dumps(begun.facts(compile_))
             os.write(file, line.encode() + b"\n")
             if send is not None:
                 send(line)
 
-    install().listeners.append(write)
+    install().compiles.listeners.append(write)
 
 
-def read(folder: Path) -> dict[int, list[Compile]]:
+def read(folder: Path) -> dict[int, list[Try]]:
     """Read what the ranks have written to a folder: the compiles of each rank, oldest first.
 
     A line that is no compile, such as the torn last one of a rank that was killed, is left out.
@@ -49,7 +50,7 @@ def read(folder: Path) -> dict[int, list[Compile]]:
     found = {}
     for path in sorted(folder.glob("compiles-*.jsonl")):
         if rank := re.fullmatch(r"compiles-(\d+)", path.stem):
-            compiles: dict[tuple[int, str], Compile] = {}
+            compiles: dict[tuple[int, str], Try] = {}
             for line in path.read_bytes().splitlines():
                 try:
                     made = begun.of_facts(json.loads(line))
@@ -60,28 +61,30 @@ def read(folder: Path) -> dict[int, list[Compile]]:
     return dict(sorted(found.items()))
 
 
-def ended(ranks: dict[int, list[Compile]], failure: str) -> list[str]:
+def ended(ranks: dict[int, list[Try]], failure: str) -> list[str]:
     """Say which ranks ended in a compile, by its error or before its end: a line for ranks that did the same.
 
     Args:
         ranks: What `read` returns.
         failure: The error of the run, which names the exceptions that ranks raised; under torchrun it does not.
     """
-    names, same = Names(), {}  # type: Names, dict[str, list[int]]
+    sources, same = Sources(), {}  # type: Sources, dict[str, list[int]]
     for rank, compiles in ranks.items():
         last = next((compile_ for compile_ in reversed(compiles) if not compile_.finished), None)
-        named = bool(compiles) and (compiles[-1].error in failure or " raised " not in failure)
-        if last is None and named and compiles[-1].failed:
+        named = bool(compiles) and (compiles[-1].failure[0] in failure or " raised " not in failure)
+        if last is None and named and compiles[-1].row.outcome == "error":
             last = compiles[-1]
         if last is not None:
-            file, line = last.failed_at
-            at = f", at {names.place(file, line, '')}" if line else ""
-            did = f"{'failed while' if last.finished else 'was'} compiling {begun.described(last, names)}{at}"
+            _, _, file, line = last.failure
+            at = f", at {place(file, line)}" if line else ""
+            did = (
+                f"{'failed while' if last.finished else 'was'} compiling {begun.described(last, sources)}{at}"
+            )
             same.setdefault(did, []).append(rank)
     return [f"{name_all(those)} {did}" for did, those in same.items()]
 
 
-def complete(whole: dict[str, pd.DataFrame], folder: Path) -> dict[str, pd.DataFrame]:
+def complete(whole: Tables, folder: Path) -> Tables:
     """Add the compiles that ranks began after they had written their record.
 
     Args:
@@ -89,12 +92,9 @@ def complete(whole: dict[str, pd.DataFrame], folder: Path) -> dict[str, pd.DataF
         folder: Where the ranks wrote.
     """
     for rank, compiles in read(folder).items():
-        compiles_of = whole["compiles"]
-        known = compiles_of[compiles_of["rank"] == rank]["compile_id"]
-        if known.empty:
-            continue
-        for part, table in begun.tables(compiles, rank).items():
-            new = table[~table["compile_id"].isin(known)]
-            if len(new):
-                whole = whole | {part: pd.concat([whole[part], new], ignore_index=True)}
+        known = {row.id for row in whole.compiles if row.rank == rank}
+        if known:
+            said = begun.tables(compiles, rank)
+            whole.compiles += [row for row in said.compiles if row.id not in known]
+            whole.marks += [mark for mark in said.marks if mark.compile not in known]
     return whole

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from labkit import places
+from oddrank import places
 
 __all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack"]
 

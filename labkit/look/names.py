@@ -14,11 +14,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from labkit import places, torch_compat
+from labkit import torch_compat
 from labkit.look import replicas
 from labkit.look.finding import Finding
 from labkit.look.loads import bare
 from labkit.look.steps import wrapped
+from oddrank import places
 
 __all__ = ["TYPES", "Names", "kept"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from labkit.records.reasons import libraries_of
+from labkit.look.met import Break
 
 __all__ = ["OWNERS", "library_of", "owner_of"]
 
@@ -22,19 +22,19 @@ _PASSED = ("torch/_dynamo/", "torch/_compile", "torch/nn/modules/module.py", "to
 _CONTEXT = re.compile(r"Developer debug context: module: (torch[\w.]*),")
 
 
-def owner_of(text: str) -> str:
+def owner_of(met: Break) -> str:
     """Return whose break it is, by where its code stands: a name of `OWNERS`; '' where the program can do something."""
-    inner = [
-        place for place in libraries_of(text) if "/" in place and not place.startswith((*_PASSED, "python/"))
-    ]
+    inner = [place for place in met.libraries if "/" in place and not place.startswith((*_PASSED, "python/"))]
     stands = inner[-1] if inner else ""
-    if not stands and (at := _CONTEXT.search(text)):  # the program's own line calls what torch does not trace
+    if not stands and (
+        at := _CONTEXT.search(met.report)
+    ):  # the program's own line calls what torch does not trace
         stands = at[1].replace(".", "/") + "/"
     return next((owner for part, (owner, _) in OWNERS.items() if stands.startswith(part)), "")
 
 
-def library_of(text: str) -> str:
+def library_of(met: Break) -> str:
     """Return the innermost line in a library where torch stopped, one outside of torch before its own."""
-    inner = [place for place in libraries_of(text) if not place.startswith((*_PASSED, "labkit/"))]
+    inner = [place for place in met.libraries if not place.startswith((*_PASSED, "labkit/"))]
     outside = [place for place in inner if not place.startswith("torch/")]
     return (outside or inner or [""])[-1]

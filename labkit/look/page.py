@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from labkit.look import calls, causes, replicas, switches
 from labkit.look.folds import folded
 from labkit.look.found import Look
+from labkit.look.met import Phase, phases
 from labkit.look.viewer import viewer
 from labkit.page import document, escape, table
 from labkit.views import strip, strip_text
@@ -17,7 +19,8 @@ from labkit.views import strip, strip_text
 __all__ = ["html", "picture"]
 
 MOST_CAUSES = 6
-PHASES = {"dynamo_s": "Dynamo: tracing and guards, s", "backend_s": "backend: AOTAutograd and Inductor, s"}
+PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend: AOTAutograd and Inductor, s"}
+PHASE = [one.name for one in fields(Phase)]
 ELSEWHERE = """
 <ul>
 <li><b>Executed breaks</b> count each run of a region that ends in a break. Torch's tools count a break when it is
@@ -51,8 +54,8 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
-    recompiles = looked.whole["recompiles"][["rank", "name", "reason", "place"]]
-    behind = "In the order of the first call. Only those right after a break have a place."
+    recompiles = [(row.rank, row.name, row.reason, row.place) for row in looked.again]
+    recompiles = pd.DataFrame(recompiles, columns=["rank", "name", "reason", "place"])
     parts = [
         f"<h1>{escape(looked.name)}</h1>",
         f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {escape(looked.record.label)}"
@@ -72,7 +75,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         table(recompiles, "The guard that failed, and where its value is used."),
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
-        table(looked.collectives, behind),
+        table(looked.collectives, "In the order of the first call."),
         f"<h2>Compiled regions per {unit}</h2>",
         table(looked.regions()),
         "<h2>tlparse</h2>",
@@ -134,14 +137,14 @@ def _breaks(looked: Look) -> list[str]:
         )
     names = {"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
     parts.append(table(costly.rename(columns=names)))
-    every = looked.whole["breaks"]
-    given_up = every["kind"] == "skip"
-    idle = ~given_up & ~every["place"].add(every["reason"]).isin(costly["place"].add(costly["reason"]))
+    ran = set(zip(costly["place"], costly["reason"], strict=True))
+    given_up = [row for row in looked.met if row.kind == "gave-up"]
+    idle = [row for row in looked.met if row.kind == "break" and (row.place, row.reason) not in ran]
     plain = "Frames given up in the whole run: Python runs them, and what they call may be compiled."
     unused = f"Compiled in the run, and not executed in these {looked.unit}s."
-    for rows, said in ((every[given_up], plain), (every[idle], unused)):
-        rows = rows[["name", "reason", "place"]].drop_duplicates()
-        parts += [table(rows, said)] if len(rows) else []
+    for rows, said in ((given_up, plain), (idle, unused)):
+        told = dict.fromkeys((row.name, row.reason, row.place) for row in rows)
+        parts += [table(pd.DataFrame(list(told), columns=["name", "reason", "place"]), said)] if told else []
     return parts
 
 
@@ -169,7 +172,9 @@ def _ranks(looked: Look) -> list[str]:
 
 
 def _first_call(looked: Look) -> list[str]:
-    compiles = looked.whole["compiles"]
+    compiles = pd.DataFrame(
+        [asdict(phase) for row in looked.whole.compiles for phase in phases(row)], columns=PHASE
+    )
     sums = compiles.groupby("rank")[list(PHASES)].sum().reset_index().rename(columns=PHASES)
     sums.insert(1, "compiles", compiles.groupby("rank").size().to_numpy())
     slowest = compiles.sort_values("seconds", ascending=False).head(5)

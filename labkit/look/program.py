@@ -11,7 +11,6 @@ import pkgutil
 import random
 import shlex
 import sys
-import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +21,17 @@ from unittest import mock
 import pandas as pd
 import torch
 import torch.distributed as dist
+from oddrank.places import rewrite
+from oddrank.record import Tables, install
+from oddrank.record.compiles import Try
+from oddrank.record.profile import shared_clock
+from oddrank.stages.guards import parse
 
 from labkit import report
-from labkit.look import calls, conditions, decisions, journal, made, replicas
+from labkit.look import calls, conditions, decisions, journal, made, replicas, rows
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
-from labkit.look.found import FIRST, HELD, TIMES
+from labkit.look.found import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from labkit.look.gradients import Leaving
 from labkit.look.loads import Loads
 from labkit.look.names import Names
@@ -35,13 +39,8 @@ from labkit.look.steps import Options, Steps, watching, wrapped
 from labkit.look.values import Values
 from labkit.ranks import failing, here
 from labkit.ranks.introspect import aside
-from labkit.records import Record, install
-from labkit.records import guards as guarding
-from labkit.records.recorder import build_record
 from labkit.report import Report
 from labkit.torch_compat import default_store, process_groups
-from labkit.trace import RawEvent
-from labkit.trace.profiler import BODY
 
 __all__ = [
     *("Program", "run", "watch"),
@@ -318,21 +317,27 @@ def _decorate(tree: ast.Module, wanted: str) -> bool:
 
 def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
-    log, now = install(), time.monotonic_ns()
-    whole = build_record([RawEvent(BODY, 0, now, 1)], log, steps.began, stages=False, operators=False)
-    rec = steps.rec or Record(whole.tables | {"events": whole.events[:0]}, clock=whole.clock)
-    guards = {c.id: _guards(c.stages.get("guards", "")) for c in log.known()}
-    rows = [
-        (rank, row.compile_id, row.name, guards.get(row.compile_id, "")) for row in whole.graphs.itertuples()
+    log = install()
+    now = log.epoch()
+    chosen = log.compiles.chosen(lambda one: one.started >= steps.began or (one.gave_up and one.epoch == now))
+    whole = log.compiles.tables(chosen)
+    for one, row in chosen:
+        row.during = one.started >= steps.began
+    rec = Tables(clock=shared_clock()) if steps.rec is None else steps.rec
+    texts = [
+        (rank, row.id, row.name, rewrite(one.text("dynamo")), _guards(one))
+        for one, row in chosen
+        if one.has_code
     ]
+    compiled = rows.frames(whole)
     tables = {
-        **rec.tables,
-        **{f"all_{part}": whole.tables[part] for part in ("graphs", "breaks", "recompiles", "compiles")},
-        "guards": pd.DataFrame(rows, columns=["rank", "compile_id", "name", "text"]),
+        **rows.frames(rec),
+        **{f"all_{part}": compiled[part] for part in WHOLE},
+        **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
+        "texts": pd.DataFrame(texts, columns=list(TEXTS)),
         "asked": made.asked(steps.made),
         "effects": steps.seen.table(steps.made),
         "loads": steps.loads(),
-        **{part: pd.DataFrame([], columns=list(types)) for part, types in HELD.items()},
         **steps.after,
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
@@ -340,7 +345,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     facts |= {"steps": steps.found, "compiled calls": steps.calls, "last step ended": not steps.open}
     facts |= {name: [s * 1e3 for s in steps.took[name.split()[0]]] for name in (*TIMES, FIRST)}
     facts |= {"pipeline": "torch.distributed.pipelining" in sys.modules}
-    facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock}
+    facts |= {"origin_ns": rec.origin_ns, "clock": rec.clock, RECORDED: sum(rec.profiled.values())}
     return Report(
         f"rank-{rank}",
         name,
@@ -351,5 +356,5 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     )
 
 
-def _guards(tree: str) -> str:
-    return "\n".join(f"{guard.protects}  {guard.kind}: {guard.test}" for guard in guarding.parse(tree))
+def _guards(one: Try) -> str:
+    return "\n".join(f"{guard.protects}  {guard.kind}: {guard.test}" for guard in parse(one.text("guards")))

@@ -14,12 +14,12 @@ from typing import Any
 
 import pandas as pd
 import torch
+from oddrank.record import Record, install, record
+from oddrank.record.compiles import Try
 
 from labkit.look.conditions import Condition
 from labkit.look.effects import Seen
 from labkit.look.made import Made
-from labkit.records import Record, install, record
-from labkit.records.compile_log import Compile
 from labkit.torch_compat import hide_from_dynamo
 
 __all__ = ["LATER", "Options", "Steps", "watching"]
@@ -160,7 +160,7 @@ class Steps:
         """Note that there is an optimizer."""
         self._trains = True
 
-    def compiles(self, _: Compile) -> None:
+    def compiles(self, _: Try) -> None:
         """Note that a compile begins or ends."""
         self._compiled = True
 
@@ -199,7 +199,7 @@ class Steps:
                 break
             except ValueError as error:  # the program has a profiler open, or a record
                 self.note = str(error)
-        install().keep_stages = True  # guards, for the comparison of ranks
+        install().compiles.keep_stages = True  # guards, for the comparison of ranks
 
     def _end(self) -> None:
         if self._clock:
@@ -233,8 +233,9 @@ def watching(steps: Steps) -> Iterator[None]:
     Args:
         steps: Hears of them.
     """
-    install().keep_stages = True
-    install().listeners.append(steps.compiles)
+    log = install().compiles
+    log.keep_stages = True
+    log.listeners.append(steps.compiles)
     compile_, init = torch.compile, torch.optim.Optimizer.__init__
 
     @functools.wraps(compile_)
@@ -264,8 +265,8 @@ def watching(steps: Steps) -> Iterator[None]:
         yield
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
-        install().keep_stages = False
-        install().listeners.remove(steps.compiles)
+        log.keep_stages = False
+        log.listeners.remove(steps.compiles)
         steps.seen.close()
         steps.close()
 

@@ -6,15 +6,17 @@ import html as escaping
 from pathlib import Path
 
 import pandas as pd
+from oddrank.places import place
+from oddrank.record.compiles import Try
+from oddrank.record.guard_words import again
+from oddrank.record.source import Sources
+from oddrank.stages import guards as guards_of
 
-from labkit import page, places
-from labkit.look import journal
+from labkit import page
+from labkit.look import begun, journal
 from labkit.look.found import Look
+from labkit.look.met import breaks_of
 from labkit.ranks.errors import name_all
-from labkit.records import begun
-from labkit.records import guards as guards_of
-from labkit.records.compile_log import Compile
-from labkit.records.names import Names
 
 __all__ = ["html", "text"]
 
@@ -48,10 +50,12 @@ def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: st
         tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
     """
     ranks = journal.read(folder)
-    breaks = [begun.tables(compiles, rank)["breaks"] for rank, compiles in ranks.items()]
-    table = (
-        pd.concat(breaks)[["name", "kind", "reason", "place"]].drop_duplicates() if breaks else pd.DataFrame()
+    breaks = dict.fromkeys(
+        (one.name, one.kind, one.reason, one.place)
+        for rank, compiles in ranks.items()
+        for one in breaks_of(begun.tables(compiles, rank))
     )
+    table = pd.DataFrame(list(breaks), columns=["name", "kind", "reason", "place"])
     ended = journal.ended(ranks, failure)
     parts = [
         f"<h1>{_e(name)}</h1><p class='bad'><b>The script {TITLE}.</b></p>",
@@ -64,7 +68,7 @@ def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: st
         page.table(table, "In the whole run; where nothing was recorded, executions are not counted."),
         "<h2>Guards</h2>",
         *(
-            _guards(looked.whole["guards"])
+            _guards(looked.held["texts"])
             if looked
             else ["<p>No rank ended by itself, so none wrote them.</p>"]
         ),
@@ -77,31 +81,31 @@ def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: st
 
 def _compiled(folder: Path) -> pd.DataFrame:
     """A row for each compile, with the ranks that did the same."""
-    names, rows = Names(), {}  # type: Names, dict[tuple[str, ...], list[int]]
+    sources, rows = Sources(), {}  # type: Sources, dict[tuple[str, ...], list[int]]
     for rank, compiles in journal.read(folder).items():
         for compile_ in compiles:
-            function, _ = names.function(compile_.co_name, compile_.filename, compile_.line)
-            where = places.place(compile_.filename, compile_.line)
-            key = function, where, begun.again(compile_, names), _result(compile_)
+            row = begun.named(compile_, sources)
+            key = row.name, place(row.file, row.line), again(row.reasons), _result(compile_)
             rows.setdefault(key, []).append(rank)
     columns = ["function", "place", "again, because", "result", "ranks"]
     return pd.DataFrame([(*key, name_all(sorted(set(who)))) for key, who in rows.items()], columns=columns)
 
 
-def _result(compile_: Compile) -> str:
-    if not compile_.finished:
+def _result(compile_: Try) -> str:
+    row = compile_.row
+    if row.outcome == "unfinished":
         return "not ended"
-    if compile_.failed:
-        return f"failed: {compile_.error}"
-    if compile_.skipped or not compile_.has_code:
+    if row.outcome == "error":
+        return f"failed: {compile_.failure[0]}"
+    if row.outcome == "gave-up":
         return "given up: plain Python"
-    return f"{compile_.ops} operations" + (", then a graph break" if compile_.broke else "")
+    return f"{row.operators} operations" + (", then a graph break" if row.broke else "")
 
 
-def _guards(guards: pd.DataFrame) -> list[str]:
-    alike = guards.assign(text=guards["text"].map(_telling))
+def _guards(texts: pd.DataFrame) -> list[str]:
+    alike = texts.assign(text=texts["guards"].map(_telling))
     alike = alike[alike["text"] != ""].drop_duplicates(["name", "text"])
-    shown = zip(alike["compile_id"], alike["name"], alike["text"], strict=True)
+    shown = zip(alike["compile"], alike["name"], alike["text"], strict=True)
     return [
         f"<details><summary>{_e(number)} {_e(name)}</summary><pre>{_e(text)}</pre></details>"
         for number, name, text in shown

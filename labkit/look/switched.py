@@ -18,7 +18,7 @@ _BUCKETS = ("bucket_all_gathers_fx", "bucket_reduce_scatters_fx", "bucket_all_re
 
 def rows(looked: Look) -> list[Row]:
     """Return the rows switch, asked and got of what was in effect on any rank."""
-    seen = looked.whole["effects"]
+    seen = looked.held["effects"]
     return [
         *_ddp(looked, seen),
         *_fsdp(looked, seen),
@@ -37,12 +37,12 @@ def _by_rank(said: dict[int, str]) -> str:
 
 def _ddp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
     cuts = seen[seen["switch"] == "DDPOptimizer"]
-    names = dict(looked.whole["graphs"][["compile_id", "name"]].itertuples(index=False, name=None))
-    for compile_id, part in cuts.groupby("compile_id", sort=False):
+    names = {row.id: row.name for row in looked.whole.compiles}
+    for id_, part in cuts.groupby("compile", sort=False):
         said = {}
         for row in part.drop_duplicates("rank").itertuples():
             parts = int(row.after)
-            name = names.get(str(compile_id), compile_id)
+            name = names.get(str(id_), id_)
             buckets = f"DDP has {row.before} bucket{'s' * (row.before != '1')}"
             if row.before == "0":
                 buckets = "cannot tell DDP's buckets, because it made none by the end of the recorded steps"
@@ -52,7 +52,7 @@ def _ddp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
                 why = f"no effect, because it found the parameters of 1 bucket in {name}"
                 said[int(row.rank)] = f"{why}; {buckets}"
         yield "DDPOptimizer", OPTIMIZE_DDP, _by_rank(said)
-    if looked.whole["asked"]["ddp"].any() and cuts.empty:
+    if looked.held["asked"]["ddp"].any() and cuts.empty:
         off = seen[seen["switch"] == "optimize_ddp"]["value"].unique()
         why = f"the setting is {off[0]}" if len(off) else "no graph was compiled inside of DDP's forward"
         yield "DDPOptimizer", OPTIMIZE_DDP, f"no effect, because {why}"
@@ -72,10 +72,8 @@ def _fsdp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
         yield "fully_shard", f"compiled: {asked}", _by_rank(said)
     gathers = seen[seen["switch"] == "fsdp gather"]
     if len(gathers):
-        code = looked.whole["graphs"]["code"]
-        inside = sum(
-            code[looked.whole["graphs"]["rank"] == looked.ranks[0]].str.count("all_gather_into_tensor")
-        )
+        texts = looked.held["texts"]
+        inside = texts[texts["rank"] == looked.ranks[0]]["code"].str.count("all_gather_into_tensor").sum()
         times = gathers.groupby("rank")["times"].sum()
         said = {
             int(rank): f"did {n} gathers outside of graphs in the run, {inside} in graphs"
@@ -164,10 +162,10 @@ def _one_rank(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
     names = [name for name in seen["switch"].unique() if name.endswith("compile_on_one_rank")]
     if not names:
         return
-    compiles = looked.whole["compiles"]
+    made = {rank: [row for row in looked.whole.compiles if row.rank == rank] for rank in looked.ranks}
     each = "; ".join(
-        f"rank {rank} compiled {len(mine)}, {int((mine['cached'] == True).sum())} of them from a cache"  # noqa: E712
-        for rank, mine in compiles.groupby("rank")
+        f"rank {rank} compiled {len(mine)}, {sum(bool(row.cached) for row in mine)} of them from a cache"
+        for rank, mine in made.items()
     )
     lookups = seen[seen["switch"] == "runtime lookups"]
     many = lookups.groupby("rank").apply(lambda part: (part["before"].astype(int) * part["times"]).sum())

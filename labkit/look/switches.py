@@ -16,7 +16,7 @@ _SYMBOLIC = re.compile(r'(?P<name>\w+): "\w+\[(?P<shape>[^\]]*\bs\d+[^\]]*)\]')
 
 def idle(looked: Look) -> pd.DataFrame:
     """Return what torch.compile made and no rank ever called, neither by itself nor inside of compiled code."""
-    made, code = looked.whole["asked"], "\n".join(looked.whole["graphs"]["code"].unique())
+    made, code = looked.held["asked"], "\n".join(looked.held["texts"]["code"].unique())
     calls = made.groupby(["place", "name"], sort=False).agg(calls=("calls", "sum"), inside=("inside", "any"))
     found = calls[(calls["calls"] == 0) & ~calls["inside"]].reset_index()
     # a function that compiled code calls stands in the comments of that code's graph
@@ -32,7 +32,7 @@ def rows(looked: Look) -> pd.DataFrame:
     Returns:
         Columns switch, asked and got. What torch says nothing of has no row.
     """
-    made, graphs = looked.whole["asked"], looked.whole["graphs"]
+    made = looked.held["asked"]
     found = []
     unused = set(idle(looked).itertuples(index=False, name=None))
     for (place, name), part in made.groupby(["place", "name"], sort=False):
@@ -44,18 +44,19 @@ def rows(looked: Look) -> pd.DataFrame:
         times = part.groupby("rank").size().max()
         found.append(("torch.compile", f"{name} at {place}{f', {times} of them' if times > 1 else ''}", got))
     if len(made):
-        per = graphs.assign(full=graphs["ops"] > 0).groupby("rank")
-        count = per.agg(graphs=("full", "sum"), ops=("ops", "sum"), all=("ops", "size")).reindex(looked.ranks)
-        for row in count.fillna(0).astype(int).drop_duplicates().itertuples():
-            got = f"{row.graphs} graphs with {row.ops} operators; {row.all - row.graphs} regions without a graph"
-            found.append(("torch.compile", "all of the above", got if row.graphs else f"no effect: {got}"))
+        each = {rank: [row.operators for row in looked.compiled if row.rank == rank] for rank in looked.ranks}
+        for all_, full, ops in dict.fromkeys(
+            (len(of), sum(n > 0 for n in of), sum(of)) for of in each.values()
+        ):
+            got = f"{full} graphs with {ops} operators; {all_ - full} regions without a graph"
+            found.append(("torch.compile", "all of the above", got if full else f"no effect: {got}"))
     found += switched.rows(looked)
     for call, placed in gradients.untold(looked.held["gradients"]):
         got = "cannot tell whether ranks hold the same, because a graph holds it: run it once with backend='eager'"
         found.append((call, f"gradient taken for {placed}", got))
     symbolic = {
         f"{row.name}: `{at['name']}` [{at['shape']}]"
-        for row in graphs.drop_duplicates("digest").itertuples()
+        for row in looked.held["texts"].drop_duplicates("code").itertuples()
         for at in _SYMBOLIC.finditer(row.code.partition("):\n")[0])
     }
     wish = ", ".join(sorted(set(made["dynamic"])))
@@ -63,12 +64,14 @@ def rows(looked: Look) -> pd.DataFrame:
         more = f" and {len(symbolic) - 4} more" if len(symbolic) > 4 else ""
         got = "; ".join(sorted(symbolic)[:4]) + more or "no effect: every size in every graph is a number"
         found.append(("dynamic shapes", f"dynamic={wish}", got))
-    compiles = looked.whole["compiles"]
-    known = compiles[compiles["cached"].notna() & ~compiles["name"].str.endswith(", backward")]
-    if len(known):
-        hits = known["cached"].astype(bool).groupby(known["rank"])
-        got = "; ".join(f"rank {rank}: {mine.sum()} of {len(mine)} hit" for rank, mine in hits)
-        differ = known.groupby(["compile_id", "name"])["cached"].nunique().gt(1)
-        odd = [f"{name}: one rank hit and another missed" for (_, name), on in differ.items() if on]
+    known = [row for row in looked.whole.compiles if row.cached is not None]
+    if known:
+        hits: dict[int, list[bool]] = {}
+        answers: dict[tuple[str, str], set[bool]] = {}
+        for row in known:
+            hits.setdefault(row.rank, []).append(bool(row.cached))
+            answers.setdefault((row.id, row.name), set()).add(bool(row.cached))
+        got = "; ".join(f"rank {rank}: {sum(mine)} of {len(mine)} hit" for rank, mine in sorted(hits.items()))
+        odd = [f"{name}: one rank hit and another missed" for (_, name), on in answers.items() if len(on) > 1]
         found.append(("Inductor's cache", "on", "; ".join([got, *odd[:3]])))
     return pd.DataFrame(found, columns=["switch", "asked", "got"])

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from oddrank.places import place
+from oddrank.record import Tables
+from oddrank.record.timeline import collective_op
 
-from labkit.records import Record
-from labkit.trace.events import collective_op
 from labkit.views import style
 from labkit.views.forwards import Forward, take_forward, typical
 from labkit.views.strip import FOOTNOTE, finding, plural
@@ -43,14 +44,15 @@ CONTROLS = """<button class='in' aria-label='zoom in'>+</button><button class='o
 aria-label='search'><span class='found' aria-live='polite'></span>"""
 
 
-def viewer(record: Record, picture: str) -> str:
+def viewer(record: Tables, picture: str) -> str:
     """Return the strip as a part of a page, to zoom, move and search.
 
     Args:
         record: The steps of all ranks.
         picture: The same as HTML that needs no JavaScript; the only part where nothing was recorded.
     """
-    segments = record.segments[record.segments["forward"] >= 0]
+    segments = record.segments.frame()
+    segments = segments[segments["forward"] >= 0]
     if segments.empty:
         return picture
     first, every = typical(segments), sorted(int(n) for n in set(segments["forward"]))
@@ -92,19 +94,23 @@ def viewer(record: Record, picture: str) -> str:
 
 
 def _step(
-    record: Record, number: int, run: Forward, ranks: list[int], texts: dict[str, int]
+    record: Tables, number: int, run: Forward, ranks: list[int], texts: dict[str, int]
 ) -> dict[str, Any]:
     """One step as numbers: times in ms, and texts by their place in `texts`."""
     kinds, lane = list(style.KINDS), {rank: i for i, rank in enumerate(ranks)}
-    known = zip(*(record.graphs[column] for column in ("rank", "compile_id", "name", "place")), strict=True)
     regions = {
-        (rank, i): ", ".join(filter(None, (f"in {name} [{i}]", place))) for rank, i, name, place in known
+        (row.rank, row.id): ", ".join(filter(None, (f"in {row.name} [{row.id}]", row.place)))
+        for row in record.compiles
     }
-    calls = record.events[(record.events["kind"] == "collective") & (record.events["forward"] == number)]
-    origin = float(record.segments[record.segments["forward"] == number]["start_us"].min())
+    calls = [one for one in record.ranges if one.kind == "collective" and one.forward == number]
+    origin = min(one.start_us for one in record.segments if one.forward == number)
     details = {
-        (row.rank, round(row.start_us - origin)): (row.place, row.shapes, row.group and f"group {row.group}")
-        for row in calls.itertuples()
+        (one.rank, round(one.start_us - origin)): (
+            place(one.file, one.line or None, one.func),
+            one.shapes,
+            one.group and f"group {one.group}",
+        )
+        for one in calls
     }
     rows = pd.concat([run.segments, run.transfers], ignore_index=True)
     rows = rows[rows["rank"].isin(ranks)].assign(length=rows["end"] - rows["start"])
@@ -117,7 +123,7 @@ def _step(
     why = {reason.number: reason for reason in run.reasons}
     items: list[tuple[int, int, float, float, str, str]] = []
     for row in kept.itertuples():
-        name, more = row.name, [regions.get((row.rank, row.compile_id), row.compile_id)]
+        name, more = row.name, [regions.get((row.rank, row.compile), row.compile)]
         if row.kind in ("collective", "transfer"):
             name = collective_op(row.name)
             more = [*more, row.name, *details.get((row.rank, round(row.start * 1e3)), [])]

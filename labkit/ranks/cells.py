@@ -7,8 +7,8 @@ import linecache
 import sys
 from typing import Any
 
-from labkit import places
 from labkit.ranks import transfer
+from oddrank import places
 
 # the module that %%ranks cells run in, apart from what functions of the kernel bring along
 CELLS = "__ranks__"

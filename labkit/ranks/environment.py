@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import oddrank
+
 # what C libraries and the interpreter read as they are loaded; what Python code looks up, the zygote notes by itself
 AT_LOAD = (
     "TORCH_", "PYTORCH_", "C10_", "ATEN_", "KINETO_", "OMP_", "GOMP_", "KMP_", "MKL_", "MKLDNN_", "ONEDNN_", "DNNL_",
@@ -13,7 +15,7 @@ AT_LOAD = (
 )  # fmt: skip
 # but this one only as the profiler first starts; recording in the kernel sets it
 LATER = {"KINETO_LOG_LEVEL"}
-_LABKIT = str(Path(__file__).resolve().parents[2])
+_OURS = [str(Path(file).resolve().parents[n]) for file, n in ((__file__, 2), (oddrank.__file__, 1))]
 
 
 def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
@@ -84,14 +86,14 @@ def check_ranks(
 
 
 def complete(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with what every rank needs; labkit may be on `sys.path` only, as in a first cell."""
+    """Return an environment with what every rank needs; our packages may be on `sys.path` only, as in a first cell."""
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)
     return {
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads at import, and a fork loses them
         **environ,
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [_LABKIT, *(p for p in paths if p != _LABKIT)])),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, [*_OURS, *paths]))),
     }
 
 

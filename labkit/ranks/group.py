@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from oddrank.run_label import run_label
+
 from labkit import hardware
 from labkit.pace import patience
 from labkit.ranks import cells, environment
@@ -21,10 +23,10 @@ from labkit.ranks.progress import Progress
 from labkit.ranks.signals import no_interrupt
 from labkit.ranks.status import Status, status_of
 from labkit.ranks.transfer import pack_call
-from labkit.report import PerRank, run_label
+from labkit.report import PerRank
 from labkit.torch_compat import check_version
 
-HOOKS = ("labkit.records:install",)  # run in every rank as it starts
+HOOKS = ("oddrank.record.process:install",)  # run in every rank as it starts
 ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
 TIMEOUT_S = 300.0  # of a call, on a quiet machine
 AGAIN_S = 0.5  # a second press of stop within this time means the same call

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from labkit import places
 from labkit.ranks.messages import Message, note_messages, peer_of, under_way
 from labkit.torch_compat import COMPILER
+from oddrank import places
 
 Result = TypeVar("Result")
 

@@ -33,8 +33,14 @@ from labkit.ranks.process import (
     plumbing,
 )
 
-# what ranks need; labkit.records brings pandas and the structured-trace subscriber
-PRELOAD = (*torch_compat.PRELOAD, "labkit.ranks.worker", "labkit.shm", "labkit.records")
+# what ranks need; the last one listens to what is compiled
+PRELOAD = (
+    *torch_compat.PRELOAD,
+    "labkit.ranks.worker",
+    "labkit.shm",
+    "pandas",
+    "oddrank.record.process",
+)
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
 

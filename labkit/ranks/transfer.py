@@ -26,8 +26,8 @@ from typing import Any
 import cloudpickle
 import cloudpickle.cloudpickle as by_value
 
-from labkit import places
 from labkit.ranks import wire
+from oddrank import places
 
 NOTHING = wire.pack(((), {}))  # the arguments of most calls
 _by_value: set[str] = set()  # in the kernel: modules whose functions travel by value

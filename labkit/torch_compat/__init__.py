@@ -8,6 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from oddrank.torch_names import (
+    current_compile_id,
+    log_to,
+    on_region_entry,
+    profiler_events,
+    profiler_mark,
+    profiler_running,
+    profiling_flag,
+    quiet_profiler,
+    sees_every_region,
+    trace_logger,
+)
+
 from labkit.torch_compat.backends import (
     aot_backend,
     compile_backend,
@@ -83,24 +96,6 @@ from labkit.torch_compat.groups import (
     world_name,
 )
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
-from labkit.torch_compat.recording import (
-    bytecode_hook,
-    compilation_metrics,
-    compile_id_of,
-    current_compile_id,
-    dynamo_frames_seen,
-    event_shapes,
-    log_to,
-    on_region_entry,
-    profiler_events,
-    profiler_mark,
-    profiler_running,
-    profiling_flag,
-    quiet_profiler,
-    sees_every_region,
-    trace_logger,
-    traced_file,
-)
 from labkit.torch_compat.streams import (
     control_deps,
     cuda_sanitizer,

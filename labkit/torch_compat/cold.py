@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from oddrank.torch_names import trace_logger
+
 from labkit.torch_compat.compiler import patched
-from labkit.torch_compat.recording import trace_logger
 from labkit.torch_compat.versions import replaced, require
 
 

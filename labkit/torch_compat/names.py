@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.torch_compat.versions import SUPPORTED, find, within
+from oddrank import torch_names
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,20 @@ class PrivateName:
 
 
 def private_names() -> list[PrivateName]:
-    """Read off the sources of this package which torch names its functions ask for, and of which versions.
+    """Read off the sources of this package and of oddrank's which torch names their functions ask for, and of which
+    versions.
 
     >>> str(next(name for name in private_names() if name.function == "control_deps"))
     'torch._inductor.fx_passes.control_dependencies.control_deps'
     """
-    found = []
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    found: list[PrivateName] = []
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(torch_names.__file__)):
+        there = {one.function for one in found}  # what both packages have is listed once
         body = ast.parse(path.read_text(encoding="utf-8")).body
         functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        for function in [node for name, node in functions.items() if not name.startswith("_")]:
+        for function in [
+            node for name, node in functions.items() if not name.startswith("_") and name not in there
+        ]:
             does = " ".join((ast.get_docstring(function) or "").split()).partition(". ")[0].rstrip(".")
             found += [PrivateName(function.name, does, *asked) for asked in _asked(function, functions)]
     return found

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
+from oddrank.places import place
+from oddrank.record import Mark, Table, Tables, break_times, first_difference, merge
+from oddrank.record.timeline import marked
 
-from labkit.records.rank_difference import break_times, first_difference
-from labkit.records.record import Record, merge
-from labkit.trace.events import marked
 from labkit.views.tables import need, table_of
 
 __all__ = [
@@ -18,16 +18,17 @@ __all__ = [
     "Outlined",
     "Reason",
     "collectives",
-    "merged_record",
+    "tables_of",
     "take_forward",
     "typical",
 ]
 
+# what a report needs of each table; a Record has all of it
 COLUMNS = {
-    "segments": ("rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"),
-    "events": ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile_id"),
-    "breaks": ("rank", "kind", "reason", "place", "compile_id"),
-    "graphs": ("rank", "compile_id", "digest"),
+    "segments": ("rank", "forward", "kind", "start_us", "end_us", "compile", "name"),
+    "ranges": ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile"),
+    "marks": ("rank", "compile", "file", "line", "func", "kind", "name"),
+    "compiles": ("rank", "id", "func", "digest"),
 }
 NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
 
@@ -81,7 +82,7 @@ class Forward:
     Args:
         ranks: the ranks that are drawn.
         duration: in ms.
-        segments: rank, kind, start, end (ms), compile_id and name.
+        segments: rank, kind, start, end (ms), compile and name.
         transfers: the same columns; each is cut where the forward of its rank begins and ends.
         marks: rank, at (ms) and number of each executed break.
         counts: regions, breaks and collectives by rank, and at_collective where that is known.
@@ -115,12 +116,34 @@ class Forward:
         return 0 if self.empty else int(self.segments.groupby("rank").size().max())
 
 
-def merged_record(record: Any) -> Any:
-    """Merge what `ranks.run` returns, one record for each rank, into one record; return anything else unchanged."""
+def tables_of(record: Any) -> Tables:
+    """The tables of a record, of one for each rank (as `ranks.run` gives them), or of a report that was made of one.
+
+    Raises:
+        ValueError: a table or a column is missing.
+    """
+    if isinstance(record, Tables):
+        return record
     parts = list(record.values()) if isinstance(record, Mapping) else record
-    if isinstance(parts, Sequence) and parts and all(isinstance(part, Record) for part in parts):
+    if isinstance(parts, Sequence) and parts and all(isinstance(part, Tables) for part in parts):
         return merge(parts)
-    return record
+    made = Tables()
+    for name, columns in COLUMNS.items():
+        frame = table_of(record, name)
+        if frame is None and name in ("segments", "ranges"):
+            raise ValueError(
+                f"a strip is drawn from a record, and this {type(record).__name__} has no table {name!r}"
+            )
+        if frame is None:
+            continue
+        need(frame, columns, name)
+        if "variant" in frame.columns and frame["variant"].nunique() > 1:
+            there = ", ".join(map(str, pd.unique(frame["variant"])))
+            raise ValueError(f"table {name!r} holds several variants ({there}): choose one to draw")
+        rows: Table[Any] = getattr(made, name)
+        known = [column for column in rows.columns if column in frame.columns]
+        rows += (rows.kind(**row) for row in frame[known].to_dict("records"))
+    return made
 
 
 def take_forward(
@@ -141,28 +164,15 @@ def take_forward(
     Raises:
         ValueError: a table or column is missing, the forward or rank was not recorded, or there are several variants.
     """
-    record = merged_record(record)
-    tables = {name: table_of(record, name) for name in COLUMNS}
-    if tables["segments"] is None or tables["events"] is None:
-        missing = next(name for name in ("segments", "events") if tables[name] is None)
-        raise ValueError(
-            f"a strip is drawn from a record, and this {type(record).__name__} has no table {missing!r}"
-        )
-    segments, events, breaks, graphs = (
-        pd.DataFrame(columns=columns) if tables[name] is None else need(tables[name], columns, name)
-        for name, columns in COLUMNS.items()
-    )
-    if "variant" in segments.columns and segments["variant"].nunique() > 1:
-        there = ", ".join(map(str, pd.unique(segments["variant"])))
-        raise ValueError(f"table 'segments' holds several variants ({there}): choose one to draw")
+    tables = tables_of(record)
+    segments, ranges = tables.segments.frame(), tables.ranges.frame()
     segments = segments[segments["forward"] >= 0]
     if segments.empty:
-        nothing = pd.DataFrame(
-            {c: [] for c in ("rank", "kind", "start", "end", "compile_id", "name", "at", "number")}
-        )
+        columns = ("rank", "kind", "start", "end", "compile", "name", "at", "number")
+        nothing = pd.DataFrame({column: [] for column in columns})
         return Forward([], 0.0, nothing, nothing, nothing, nothing)
     recorded = sorted(int(n) for n in set(segments["forward"]))
-    unit = marked(events["name"])
+    unit = marked(ranges["name"])
     if number == "typical":
         number = typical(segments)
     if number not in recorded:
@@ -175,18 +185,19 @@ def take_forward(
         said = f"rank {unknown[0]} was not recorded" if unknown else "no rank to draw"
         raise ValueError(f"{said}: {unit} {number} has ranks {', '.join(map(str, there_are))}")
 
-    segments, events, breaks = (part[part["rank"].isin(ranks)] for part in (segments, events, breaks))
-    difference = first_difference(events, graphs, breaks)
+    tables = tables.of_ranks(ranks)
+    difference = first_difference(tables)
+    segments, ranges = (part[part["rank"].isin(ranks)] for part in (segments, ranges))
     origin = float(segments["start_us"].min())
-    segments, events = _in_ms(segments, origin), _in_ms(events, origin)
-    transfers = _during(segments, events[(events["kind"] == "transfer") & (events["thread"] != "main")])
-    on_gpu = bool(events["thread"].str.startswith("stream ").any())
-    events = events[events["forward"] == number]
-    marks, reasons = executed_breaks(events, breaks, ranks)
-    counts = count(events, marks, ranks)
-    if len(recorded) == 1 and "at_collective" in breaks.columns:
-        ended = breaks[breaks["kind"] == "break"].groupby("rank")["at_collective"].sum()
-        counts["at_collective"] = ended.reindex(ranks).fillna(0).astype(int)
+    segments, ranges = _in_ms(segments, origin), _in_ms(ranges, origin)
+    transfers = _during(segments, ranges[(ranges["kind"] == "transfer") & (ranges["thread"] != "main")])
+    on_gpu = bool(ranges["thread"].str.startswith("stream ").any())
+    ranges = ranges[ranges["forward"] == number]
+    marks, reasons = executed_breaks(tables, int(number), origin, ranks)
+    counts = count(ranges, marks, ranks)
+    if len(recorded) == 1:
+        at = {rank: sum(c.at_collective for c in tables.compiles if c.rank == rank) for rank in ranks}
+        counts["at_collective"] = pd.Series(at)
     outlined = None
     if difference is not None and difference.forward == number:
         spans = {
@@ -236,37 +247,48 @@ def collectives(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def executed_breaks(
-    events: pd.DataFrame, breaks: pd.DataFrame, ranks: Sequence[int]
+    tables: Tables, number: int, origin: float, ranks: Sequence[int]
 ) -> tuple[pd.DataFrame, list[Reason]]:
-    """Place every executed break on the time axis, and number the distinct ones.
+    """Place every executed break of a forward on the time axis, and number the distinct ones.
 
     Args:
-        events: of the forward.
-        breaks: of the record.
+        tables: of the record.
+        number: of the forward.
+        origin: when the forward began, in microseconds.
         ranks: the ranks to count on.
 
     Returns:
         A table with rank, at (ms) and number, and the distinct breaks in the order in which they happen.
     """
-    marks = break_times(events, breaks)[["rank", "compile_id", "at", "reason", "place"]]
-    marks["number"] = marks.groupby(["reason", "place"], sort=False).ngroup() + 1
-    reasons: list[Reason] = []
-    for key, hits in marks.groupby("number"):
-        executed = {rank: int((hits["rank"] == rank).sum()) for rank in ranks}
-        reasons.append(Reason(int(key), hits["reason"].iloc[0], hits["place"].iloc[0], executed))
-    return marks.reset_index(drop=True), [*reasons, *_given_up(breaks)]
+    met = [(region.rank, mark, at) for region, mark, at in break_times(tables) if region.forward == number]
+    met.sort(key=lambda one: one[2])
+    numbers: dict[tuple[str, str], int] = {}
+    for _, mark, _ in met:
+        numbers.setdefault((mark.name, place(*mark.cause)), len(numbers) + 1)
+    rows = [(rank, (at - origin) / 1e3, numbers[mark.name, place(*mark.cause)]) for rank, mark, at in met]
+    marks = pd.DataFrame(rows, columns=["rank", "at", "number"])
+    reasons = [
+        Reason(n, name, at, {rank: sum(r == rank and k == n for r, _, k in rows) for rank in ranks})
+        for (name, at), n in numbers.items()
+    ]
+    return marks, [*reasons, *_given_up(tables.marks)]
 
 
-def _given_up(table: pd.DataFrame) -> list[Reason]:
-    skipped = table[table["kind"] == "skip"].drop_duplicates(["reason", "place", "name"])
-    # a frame that a call gives up is itself elsewhere than the break
-    places = (row.place if row.place.endswith(f"({row.name})") else row.name for row in skipped.itertuples())
-    return [Reason(0, reason, place, {}) for reason, place in zip(skipped["reason"], places, strict=True)]
+def _given_up(marks: Sequence[Mark]) -> list[Reason]:
+    """Frames that were given up, at the line where each begins."""
+    frames = {(mark.name, mark.place): mark for mark in marks if mark.kind in ("def", "limit")}
+    alone = {mark.compile for mark in frames.values()}
+    frames |= {
+        (mark.name, mark.place): mark
+        for mark in marks
+        if mark.kind == "gave-up" and mark.compile not in alone
+    }
+    return [Reason(0, name, at, {}) for name, at in frames]
 
 
-def count(events: pd.DataFrame, marks: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
+def count(ranges: pd.DataFrame, marks: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
     """Count regions, executed breaks and collectives of a forward by rank."""
-    regions, calls = events[events["kind"] == "region"], _outermost(collectives(events))
+    regions, calls = ranges[ranges["kind"] == "region"], _outermost(collectives(ranges))
     found = {"regions": regions, "breaks": marks, "collectives": calls}
     return pd.DataFrame(
         {

@@ -185,7 +185,7 @@ def _name(bar: Any) -> str:
     """The text of a bar: the collective, the region that computes, or the eager operator."""
     if bar.kind == "collective":
         return bar.name.split(":")[-1].strip("_")
-    return bar.compile_id or bar.name.removeprefix("aten::")
+    return bar.compile or bar.name.removeprefix("aten::")
 
 
 def draw_number(ax: Axes, x: Sequence[float], y: Sequence[float], number: int) -> None:
@@ -284,7 +284,7 @@ def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
         The numbers of its first collective and of the first collective of the next block.
     """
     most = max(runs, key=lambda run: run.counts["regions"].max())
-    ids = list(_calls(most)["compile_id"])
+    ids = list(_calls(most)["compile"])
     length = next((p for p in range(2, len(ids) // 2 + 1) if ids[p:] == ids[:-p]), 0)
     if not length or len(set(ids)) == 1:
         length = min(PIECE, max(len(ids), 1))

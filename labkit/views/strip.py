@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.views import style
-from labkit.views.forwards import Forward, Reason, collectives, merged_record, take_forward
+from labkit.views.forwards import Forward, Reason, collectives, tables_of, take_forward
 from labkit.views.lanes import LABEL, Lanes, Span, choose_piece, draw_number, key_entries, same_piece
 from labkit.views.style import Figure, Sheet, styled
 
@@ -39,7 +39,7 @@ def strip(
     place. Transfers of other threads stand in a thin lane below, cut where the forward of their rank begins and ends.
 
     Args:
-        record: what `labkit.record()` gives, of one rank, merged, or one for each rank. Where `rec.step()` marked
+        record: what `oddrank.record()` gives, of one rank, merged, or one for each rank. Where `rec.step()` marked
             steps, a step is drawn, and the figure says so.
         forward: its number, or 'typical' for the one of median duration.
         ranks: the ranks to draw; by default all.
@@ -53,17 +53,17 @@ def strip(
         ValueError: a column is missing, or the forward or the rank is unknown.
 
     >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile_id"]
+    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile"]
     >>> rows = [(rank, 0, "compute", "aten::mm", 0.0, 900.0, "") for rank in (0, 1)]
     >>> segments = pd.DataFrame(rows, columns=columns)
-    >>> events = segments.assign(kind="op", thread="main")
-    >>> figure = strip({"segments": segments, "events": events}, label="gloo · cpu")
+    >>> ranges = segments.assign(kind="op", thread="main")
+    >>> figure = strip({"segments": segments, "ranges": ranges}, label="gloo · cpu")
     >>> print(figure.texts[0].get_text())
     Eager: no collective and no compiled region in one forward
     """
-    record = merged_record(record)
+    if not label and not isinstance(record, Forward):
+        label = getattr(record, "label", "") or tables_of(record).label
     run = _take(record, forward, ranks)
-    label = label or str(getattr(record, "label", "") or "")
     sheet = Sheet()
     sheet.title(finding(run) if title is None else title)
     if run.empty:
@@ -137,12 +137,12 @@ def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None 
         ValueError: as for `strip`.
 
     >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile_id"]
+    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile"]
     >>> segments = pd.DataFrame([(0, 0, "compute", "aten::mm", 0.0, 600.0, "")], columns=columns)
-    >>> events = segments.assign(kind="op", thread="main")
-    >>> print(strip_text({"segments": segments[:0], "events": events}))
+    >>> ranges = segments.assign(kind="op", thread="main")
+    >>> print(strip_text({"segments": segments[:0], "ranges": ranges}))
     nothing was recorded: no forward ran inside the record
-    >>> print(strip_text({"segments": segments, "events": events}))
+    >>> print(strip_text({"segments": segments, "ranges": ranges}))
     rank 0: eager, no collective
     """
     run = _take(record, forward, ranks)
@@ -203,7 +203,7 @@ def finding(run: Forward) -> str:
     if not n.breaks:
         calls = collectives(run.segments)
         said = plural(n.collectives, "collective")
-        if (calls["compile_id"] != "").all():
+        if (calls["compile"] != "").all():
             return f"{regions} with {said} inside one {run.unit}, and no graph break"
         return f"One {run.unit} has {regions}, {said} and no graph break"
     at = f", {n.at_collective} of them at a collective" if n.get("at_collective", 0) else ""
@@ -232,7 +232,7 @@ def comparison(runs: Mapping[str, Forward]) -> str:
 
 
 def _footnote(sheet: Sheet, runs: Sequence[Forward]) -> str:
-    ids = {name for run in runs for name in run.segments["compile_id"]} - {""}
+    ids = {name for run in runs for name in run.segments["compile"]} - {""}
     named = any(text.get_text() in ids for ax in sheet.fig.axes for text in ax.texts)
     return FOOTNOTE + (GPU if any(run.on_gpu for run in runs) else "") + (IDS if named else "")
 

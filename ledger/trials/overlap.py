@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.utils._runtime_estimation
+from oddrank.record.profile import Profile
 from torch._inductor import config
 from torch._inductor.fx_passes import overlap_scheduling as overlap_passes
 from torch._inductor.utils import run_and_get_code
@@ -21,7 +22,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from labkit.ranks import here
-from labkit.trace.profiler import Profile
 from ledger.bench import Bench, thread_names
 from ledger.graphs import Graphs, calls
 from ledger.trial import CannotTell, NotThere, Seen, judge, part

@@ -15,7 +15,7 @@ from ledger import run as running
 from ledger.bench import Bench
 from ledger.facts import Fact
 from ledger.run import Answer, run
-from ledger.trial import TRIALS, CannotTell, NotThere, Trial, judge, part
+from ledger.trial import CannotTell, NotThere, Trial, part
 
 FACT = Fact("a.sum", "The sum is 4 and even.", "04", "Add.")
 
@@ -108,18 +108,6 @@ def test_without_its_hardware_nothing_runs_and_the_answer_says_what_is_missing()
     fact = Fact("a.sum", "The sum is 4.", "04", "Add.", needs=("2 gpus",))
     found = ask(raises(AssertionError), fact=fact)
     assert (found.answer, found.missing, found.seen) == ("cannot tell", "needs 2 GPUs", None)
-
-
-def test_a_judge_needs_a_counterexample_or_a_reason_and_its_own_name():
-    with pytest.raises(ValueError, match="it needs a counterexample, or the reason why there is none"):
-        judge(lambda bench: {})(sums)
-    name = f"{sums.__module__.rpartition('.')[2]}.sums"
-    try:
-        judge(lambda bench: {}, no_counter="a test")(sums)
-        with pytest.raises(ValueError, match="there are two trials named"):
-            judge(lambda bench: {}, no_counter="a test")(sums)
-    finally:
-        TRIALS.pop(name, None)
 
 
 def _not_there():

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+from oddrank.record.guard_words import words
 
 from labkit import cli
 from labkit.look import found, summary
-from labkit.records.guard_words import words
 
 SCRIPT = Path(__file__).parent / "scripts" / "causes.py"
 LINES = SCRIPT.read_text().splitlines()

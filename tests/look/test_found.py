@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from oddrank.record import Compile, Tables
 
-from labkit.look import calls, effects, found, loads, made
-from labkit.records.record import TABLES
+from labkit.look import calls, found, rows
 from labkit.report import Report
 
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -28,18 +28,19 @@ GRAPH = """class GraphModule(torch.nn.Module):
 )
 def test_graphs_that_differ_in_sizes_only_are_no_difference(other, alike):
     codes = [GRAPH.format(8, "+ 1"), other]
-    rows = [(rank, "0/0", "Net.forward", "", 2, 0, 1, 1, code, code) for rank, code in enumerate(codes)]
-    graphs = pd.DataFrame(rows, columns=list(TABLES["graphs"]))
-    looked = found.Look("train.py", found.Record({}), {"graphs": graphs}, {})
+    whole = Tables()
+    whole.compiles += (Compile(rank, "0/0", func="Net.forward", outcome="graph") for rank in (0, 1))
+    texts = [(rank, "0/0", "Net.forward", code, "") for rank, code in enumerate(codes)]
+    held = {"texts": pd.DataFrame(texts, columns=list(found.TEXTS))}
+    looked = found.Look("train.py", Tables(), whole, {}, held=held)
     assert looked.differing("dynamo") and looked.resized() == ["0/0 Net.forward"] * alike
 
 
 def test_a_record_of_another_labkit_is_refused_by_what_it_lacks(tmp_path):
-    types = TABLES | {f"all_{part}": TABLES[part] for part in found.WHOLE}
-    types |= found.HELD | {"asked": made.TYPES, "guards": found.GUARDS}
-    types |= {"effects": effects.TYPES, "loads": loads.TYPES}
-    tables = {name: pd.DataFrame([], columns=list(columns)) for name, columns in types.items()}
-    about = {"rank": 0, "world_size": 1, "origin_ns": 0, "clock": ""}
+    tables = rows.frames(Tables())
+    tables |= {f"all_{part}": tables[part] for part in found.WHOLE}
+    tables |= {name: pd.DataFrame([], columns=list(types)) for name, types in found.HELD.items()}
+    about = {"rank": 0, "world_size": 1, "origin_ns": 0, "clock": "", found.RECORDED: 0}
 
     def saved(tables: dict[str, pd.DataFrame]) -> None:
         Report("rank-0", "train.py", "gloo · cpu", tables, provenance=about).save(tmp_path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from oddrank.stages import guards
 
 from labkit.look import gate, page, summary
 from labkit.look.call import look
 from labkit.look.found import together
 from labkit.look.program import watch
 from labkit.look.steps import Options
-from labkit.records import guards
 
 
 def forwards(count: int, apart: bool = False) -> dict:
@@ -98,7 +98,7 @@ def test_a_training_step_ends_with_the_optimizer(ranks):
     report = look(ranks, train, 6).report()
     assert list(report.frame["regions"]) == [2, 2], "two forwards for each step, and none of what follows it"
     assert report.title == "train: 3 steps of 2 ranks"
-    assert "labkit.step" in set(report.tables["events"]["name"])
+    assert "oddrank.step" in set(report.tables["ranges"]["name"])
 
 
 def test_a_named_function_is_the_step(ranks):

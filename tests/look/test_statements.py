@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from oddrank.record import Compile, Mark, Range, Tables
 
-from labkit.look import found, made, switches
+from labkit.look import found, made, rows, switches
 from labkit.look.causes import causes
-from labkit.look.effects import TYPES as EFFECTS
 from labkit.look.folds import folded
-from labkit.look.loads import TYPES as LOADS
 from labkit.look.made import Made
-from labkit.records.record import TABLES
 from labkit.report import Report
 
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -23,56 +23,64 @@ GRAPH = """class GraphModule(torch.nn.Module):
         z: "f32[4, {0}][{0}, 1]cpu" = y * {1};  y = None
         return (z,)
 """
-WRAPPER = "torch/_dynamo/external_utils.py:67 (inner)"
+LIBRARIES = "/opt/lib/python3.11/site-packages/"
+WRAPPER = (f"{LIBRARIES}torch/_dynamo/external_utils.py", 67, "inner")
 SENDS, RECEIVES = "c10d::send", "c10d::recv_"
+EMPTY = {"str": "", "bool": False, "int64": 0, "float64": 0.0, "object": None}
 
 
-def table(types: dict[str, str], rows: list[dict[str, Any]], rank: int) -> pd.DataFrame:
-    """A table of one rank; what a row leaves out is empty."""
-    empty = {"str": "", "bool": False, "int64": 0, "float64": 0.0, "object": None}
-    return pd.DataFrame(
-        [{name: empty[kind] for name, kind in types.items()} | row | {"rank": rank} for row in rows],
-        columns=list(types),
-    ).astype(types)
+@dataclass
+class Rank:
+    """What a rank wrote: what it compiled and ran, and the rows of the other tables."""
+
+    compiles: list[Compile] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+    held: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def report(self, rank: int, about: dict[str, Any]) -> Report:
+        """Its record; what was compiled in the steps is all that was compiled."""
+        told = Tables()
+        told.compiles += self.compiles
+        told.marks += self.marks
+        told.ranges += self.ranges
+        tables = rows.frames(told)
+        tables |= {f"all_{part}": tables[part] for part in found.WHOLE}
+        for name, types in found.HELD.items():
+            mine = [{n: EMPTY[kind] for n, kind in types.items()} | row for row in self.held.get(name, [])]
+            tables[name] = pd.DataFrame(mine, columns=list(types)).astype(types)
+        tables = {name: table.assign(rank=rank) for name, table in tables.items()}
+        steps = sum(one.kind == "forward" for one in self.ranges)
+        facts = {"rank": rank, "origin_ns": 0, "clock": "", "steps": 6, found.RECORDED: steps, **about}
+        return Report(f"rank-{rank}", "train.py", "gloo · cpu", tables, provenance=facts)
 
 
-def look(*ranks: dict[str, list[dict[str, Any]]], **about: Any) -> found.Look:
-    """What a look makes of ranks, each with the rows of its tables."""
-    types = TABLES | {f"all_{part}": TABLES[part] for part in found.WHOLE}
-    types |= found.HELD | {
-        "asked": made.TYPES,
-        "guards": found.GUARDS | {"rank": "int64"},
-        "effects": EFFECTS,
-        "loads": LOADS,
-    }
-    reports = []
-    for rank, rows in enumerate(ranks):
-        rows = rows | {f"all_{part}": rows.get(part, []) for part in found.WHOLE}
-        tables = {name: table(kinds, rows.get(name, []), rank) for name, kinds in types.items()}
-        facts = {"rank": rank, "world_size": len(ranks), "origin_ns": 0, "clock": "", "steps": 6, **about}
-        reports.append(Report(f"rank-{rank}", "train.py", "gloo · cpu", tables, provenance=facts))
-    return found.together(reports)
+def look(*ranks: Rank, **about: Any) -> found.Look:
+    """What a look makes of ranks."""
+    about["world_size"] = len(ranks)
+    return found.together([one.report(rank, about) for rank, one in enumerate(ranks)])
 
 
-def step(*rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of one recorded step."""
-    marked = {"kind": "forward", "name": "labkit.step", "end_us": 100.0}
-    timed = [row | {"start_us": 10.0 * i, "end_us": 10.0 * i + 5} for i, row in enumerate(rows, 1)]
-    return [row | {"thread": "main"} for row in (marked, *timed)]
+def step(*ran: Range, name: str = "oddrank.step") -> list[Range]:
+    """The ranges of one recorded step."""
+    for i, one in enumerate(ran, 1):
+        one.start_us, one.end_us = 10.0 * i, 10.0 * i + 5
+    return [Range(0, 0, "forward", name, 0.0, 100.0), *ran]
 
 
-def region(name: str = "Net.forward", compile_id: str = "0/0") -> dict[str, Any]:
-    return {"kind": "region", "name": name, "compile_id": compile_id, "place": "train.py:7"}
+def region(compile_: str = "0/0") -> Range:
+    return Range(0, 0, "region", f"Torch-Compiled Region: {compile_}", 0.0, 0.0, compile=compile_)
 
 
-def message(name: str) -> dict[str, Any]:
-    return {"kind": "collective", "name": name, "place": "train.py:9"}
+def message(name: str) -> Range:
+    return Range(0, 0, "collective", name, 0.0, 0.0)
 
 
-def ran(code: str, *events: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def ran(code: str, *ranges: Range, **held: list[dict[str, Any]]) -> Rank:
     """A rank that runs one region with a graph."""
-    graph = {"compile_id": "0/0", "name": "Net.forward", "ops": 2, "code": code, "digest": code}
-    return {"graphs": [graph], "events": step(*(events or (region(),)))}
+    graph = Compile(0, "0/0", "train.py", 7, "Net.forward", outcome="graph", operators=2, digest=code, runs=1)
+    text = {"compile": "0/0", "name": "Net.forward", "code": code}
+    return Rank([graph], ranges=step(*(ranges or (region(),))), held={"texts": [text], **held})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,7 @@ def test_ranks_that_ran_graphs_of_other_sizes_or_numbers_took_the_same_branch(ot
 
 
 def test_ranks_that_compiled_nothing_before_they_failed_are_read():
-    assert look({}, {}).steps == 0 and look({}, {}).differing("dynamo") == []
+    assert look(Rank(), Rank()).steps == 0 and look(Rank(), Rank()).differing("dynamo") == []
 
 
 def test_the_splits_of_an_exchange_are_sizes():
@@ -131,7 +139,7 @@ def test_stages_are_known_by_the_order_of_their_messages(orders, staged):
 def test_what_stages_hold_together_is_compared():
     held = {"kind": "parameters under DDP", "name": "0.weight", "ranks": "0,1", "shape": "(2,)"}
     ranks = [
-        ran(code, *order) | {"replicas": [held | {"fingerprint": code}]}
+        ran(code, *order, replicas=[held | {"fingerprint": code}])
         for code, order in (("a", [region(), message(SENDS)]), ("b", [message(RECEIVES), region()]))
     ]
     assert "1 of 1 parameters under DDP differ: 0.weight" in look(*ranks).verdict()
@@ -143,20 +151,23 @@ def shared(places: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def again(reasons: list[str], name: str = "inner", place: str = WRAPPER) -> dict[str, list[dict[str, Any]]]:
-    """A rank that compiled a function again for these guards."""
-    ids = [f"1/{i}" for i in range(1, len(reasons) + 1)]
-    rows = [
-        {"compile_id": i, "name": name, "reason": r, "place": place}
-        for i, r in zip(ids, reasons, strict=True)
-    ]
-    took = [{"compile_id": i, "name": name, "place": place, "seconds": 2.0} for i in ids]
-    return ran("a") | {"recompiles": rows, "compiles": took}
+def again(reason: str, at: tuple[str, int, str], number: int = 1, **more: Any) -> Compile:
+    """A compile for which this guard had failed."""
+    id_ = f"{at[2]}/{number}"
+    said = {"outcome": "graph", "operators": 1, "why": reason, "reasons": (reason,), "seconds": 2.0}
+    return Compile(0, id_, *at, **said | more)
+
+
+def wrapped(*reasons: str, **held: list[dict[str, Any]]) -> Rank:
+    """A rank that compiled torch's own function around modules again for these guards."""
+    rank = ran("a", **held)
+    rank.compiles += [again(reason, WRAPPER, number) for number, reason in enumerate(reasons, 1)]
+    return rank
 
 
 def test_modules_of_torch_that_share_a_function_are_compiled_once_each():
     sizes = "tensor 'fn._parameters['bias']' size mismatch at index 0. expected 5, actual 2"
-    (cause,) = causes(look(again([sizes]) | {"asked": shared(["train.py:15", "train.py:16"])}))
+    (cause,) = causes(look(wrapped(sizes, asked=shared(["train.py:15", "train.py:16"]))))
     assert "Linear.forward at train.py:15, Linear.forward at train.py:16 were compiled 2 times" in cause.said
     assert "once for each object" in cause.why and "mark_dynamic" not in cause.fix and not cause.library
     batch = "tensor 'args[0]' size mismatch at index 0. expected 16, actual 24"
@@ -164,7 +175,7 @@ def test_modules_of_torch_that_share_a_function_are_compiled_once_each():
         (["train.py:15"], [batch]),
         (["train.py:15", "train.py:16"], [sizes, batch, batch]),
     ):
-        (cause,) = causes(look(again(guards) | {"asked": shared(places)}))
+        (cause,) = causes(look(wrapped(*guards, asked=shared(places))))
         assert cause.place == "train.py:15" and "mark_dynamic" in cause.fix
         assert "dimension 0 of `args[0]` changes (16 -> 24)" in cause.why
 
@@ -182,31 +193,23 @@ def test_modules_of_torch_that_share_a_function_are_compiled_once_each():
     ],
 )
 def test_a_value_and_the_code_that_guards_on_it_are_one_cause(reason, explanation, fix):
-    text = f"{reason}\n  Explanation: {explanation}\n"
-    at, after = "train.py:15 (Net.loss)", "Net.loss, resumed at train.py:15"
-    broke = {
-        "compile_id": "0/0",
-        "kind": "break",
-        "name": "Net.loss",
-        "reason": reason,
-        "place": at,
-        "text": text,
-    }
-    rank = again(["___stack0 == 0.9921", "___stack0[1] == 40"], after, at)
-    rank |= {"breaks": [broke | {"executed": 1}]}
+    at, resumed = ("train.py", 15, "Net.loss"), "Net.loss, resumed at train.py:15"
+    rank = ran("a")
+    rank.compiles.append(Compile(0, "1/0", "train.py", 9, "Net.loss", outcome="graph", broke=True, runs=1))
+    rank.marks.append(Mark(0, "1/0", *at, "break", name=reason, text=explanation))
+    for number, guard in enumerate(("___stack0 == 0.9921", "___stack0[1] == 40"), 1):
+        rank.compiles.append(again(guard, ("train.py", 9, "Net.loss"), number, resume=15))
     (cause,) = causes(look(rank))
-    assert cause.said.startswith(f"graph break: {reason}; {after} was compiled 3 times") and cause.place == at
+    assert cause.said.startswith(f"graph break: {reason}; {resumed} was compiled 3 times")
+    assert cause.place == "train.py:15 (Net.loss)"
     assert "the value from the break changes (it was 0.9921)" in cause.why and "___stack" not in cause.why
     assert "4.00 s of compiling" in cause.cost and "outside compiled code" in cause.cost and fix in cause.fix
     # another guard is another cause
-    rank["recompiles"][0]["reason"] = "tensor 'x' size mismatch at index 0. expected 16, actual 24"
-    assert len(causes(look(rank | {"all_recompiles": rank["recompiles"]}))) == 2
+    rank.compiles[-2].why = "tensor 'x' size mismatch at index 0. expected 16, actual 24"
+    assert len(causes(look(rank))) == 2
 
 
 def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
-    def again(name: str, place: str, reason: str) -> dict[str, Any]:
-        return {"name": name, "place": place, "reason": reason, "compile_id": f"{place}/1"}
-
     ddp = {
         "name": "DistributedDataParallel.forward",
         "place": "train.py:30",
@@ -215,33 +218,26 @@ def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
         "ddp": True,
     }
     size = "tensor '{}' size mismatch at index 1. expected 8, actual 12"
-    outer = again("inner", WRAPPER, size.format("args[0]"))
-    helper = again("helper", "python/contextlib.py:299 (helper)", "GLOBAL_STATE changed: grad_mode")
-    own = again("Net.forward", "train.py:9 (Net.forward)", size.format("tokens"))
-    looked = look({"asked": [ddp], "graphs": [{"ops": 4}], "recompiles": [outer, helper, own]})
+    outer = again(size.format("args[0]"), WRAPPER)
+    helper = again("GLOBAL_STATE changed: grad_mode", (contextlib.__file__, 299, "helper"))
+    own = again(size.format("tokens"), ("train.py", 9, "Net.forward"))
+    rank = Rank([outer, helper, own], held={"asked": [ddp]})
+    looked = look(rank)
     assert [one.said for one in causes(looked)] == ["Net.forward was compiled 2 times"]
     assert [str(one) for one in folded(looked)] == [
         "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
         " helper"
     ]
     # for a reason of its own it is a cause
-    own["reason"] = "self.rate == 0.1"
-    looked = look({"asked": [ddp], "graphs": [{"ops": 4}], "recompiles": [outer, helper, own]})
-    assert len(causes(looked)) == 2
+    own.why = "self.rate == 0.1"
+    assert len(causes(look(rank))) == 2
 
 
 def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
     def fix(*reasons: str) -> str:
-        rows = [
-            {
-                "name": "Net.forward",
-                "place": "train.py:9 (Net.forward)",
-                "reason": reason,
-                "compile_id": f"0/{i}",
-            }
-            for i, reason in enumerate(reasons, 1)
-        ]
-        (cause,) = causes(look({"recompiles": rows}))
+        at = ("train.py", 9, "Net.forward")
+        compiles = [again(reason, at, number) for number, reason in enumerate(reasons, 1)]
+        (cause,) = causes(look(Rank(compiles)))
         return cause.fix
 
     size = "tensor 'x' size mismatch at index 1. expected 10, actual 16"
@@ -252,45 +248,40 @@ def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
 
 
 def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
-    rows = [
-        {
-            "name": "Llama.forward",
-            "place": "serve.py:9 (Llama.forward)",
-            "reason": "tensor 'ids' size mismatch at index 1. expected 12, actual 1",
-            "compile_id": "0/1",
-        }
-    ]
-    served = [row | {"name": "labkit.forward"} if row["kind"] == "forward" else row for row in step(region())]
-    (decoding,) = causes(look({"events": served, "recompiles": rows}))
-    (training,) = causes(look({"events": step(region()), "recompiles": rows}))
+    guard = "tensor 'ids' size mismatch at index 1. expected 12, actual 1"
+    compiles = [again(guard, ("serve.py", 9, "Llama.forward"))]
+    (decoding,) = causes(look(Rank(compiles, ranges=step(region(), name="oddrank.forward"))))
+    (training,) = causes(look(Rank(compiles, ranges=step(region()))))
     assert "a single token after a prompt" in decoding.fix and "drop" not in decoding.fix
     assert training.fix.startswith("pad it, or drop that batch")
 
 
 def test_a_compile_without_a_graph_says_what_stood_before_it():
-    def why(ddp: bool, *breaks: dict[str, Any]) -> tuple[str, str]:
+    def why(ddp: bool, *marks: Mark) -> tuple[str, str]:
         row = {"place": "train.py:7", "name": "Sequential.forward", "calls": 6, "ddp": ddp}
-        rank = {"events": step(region()), "breaks": list(breaks), "asked": [row]}
-        (cause,) = causes(look(rank))
+        empty = Compile(0, "0/0", *WRAPPER, outcome="empty", broke=bool(marks))
+        (cause,) = causes(look(Rank([empty], list(marks), step(region()), {"asked": [row]})))
         return cause.why, cause.fix
 
-    broke = {"kind": "break", "name": "inner", "reason": "skipped", "place": "train.py:9", "text": "skipped"}
-    said, fix = why(True, broke)
+    said, fix = why(True, Mark(0, "0/0", "train.py", 9, "step", "break", name="skipped"))
     assert "broke before the first layer" in said and fix.endswith("DDP(torch.compile(module))")
     said, fix = why(False)  # module.compile() of nn.Sequential: no break, and no graph
     assert "broke" not in said and "before fully_shard" in fix and "your own" in fix
 
 
 def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
-    hook = "torch/distributed/fsdp/_fully_shard/_fsdp_common.py:30 (wrapper)"
-    inner = ["lib/model.py:44 (Model.forward)", "lib/model.py:80 (Decoder.forward)", hook]
-    text = "skipped\n\nIn libraries:\n" + "\n".join(f"  {place}" for place in inner)
-    row = {"reason": "skipped", "place": "train.py:9 (main)", "text": text}
-    rows = [
-        row | {"kind": "skip", "name": name, "compile_id": f"{i}/0"}
-        for i, name in enumerate(["Decoder.forward", "wrapper"])
-    ]
-    (one,) = folded(look({"breaks": [*rows, row | {"kind": "break", "name": "Model.forward"}]}))
+    model, decoder = ((f"{LIBRARIES}lib/model.py", line, name) for line, name in (
+        (44, "Model.forward"), (80, "Decoder.forward")))  # fmt: skip
+    hook = (f"{LIBRARIES}torch/distributed/fsdp/_fully_shard/_fsdp_common.py", 30, "wrapper")
+    stack = (("train.py", 9, "main"), model, decoder, hook)
+    rank = Rank()
+    for depth, (frame, outcome) in enumerate(((model, "graph"), (decoder, "gave-up"), (hook, "gave-up")), 1):
+        broke = {"outcome": outcome, "broke": outcome == "graph", "chain": stack[:depth]}
+        rank.compiles.append(Compile(0, f"{depth}/0", *frame, **broke))
+        kind = "break" if outcome == "graph" else "gave-up"
+        deeper = stack[depth + 1 :]
+        rank.marks.append(Mark(0, f"{depth}/0", *frame, kind, name="skipped", chain=deeper, report="skipped"))
+    (one,) = folded(look(rank))
     assert str(one).endswith(
         "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
     )
@@ -331,9 +322,9 @@ def test_a_method_that_is_called_does_not_hide_a_part_that_is_not():
     model = Adapter()
     features, part = Made.of(model.features, {}), Made.of(model.body, {})
     features.calls = 6
-    rank = ran("a") | {"asked": made.asked([features, part]).to_dict("records")}
+    rank = ran("a", asked=made.asked([features, part]).to_dict("records"))
     assert list(switches.idle(look(rank))["name"]) == ["Linear.forward"]
     whole = Made.of(model, {})
     whole.calls = 6
-    rank["asked"] = made.asked([whole, part]).to_dict("records")
+    rank.held["asked"] = made.asked([whole, part]).to_dict("records")
     assert switches.idle(look(rank)).empty, "the graph of the whole model has it"

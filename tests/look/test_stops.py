@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from oddrank.record import Compile, install
+from oddrank.record.compiles import Try
 
-from labkit.look import joined, journal
+from labkit.look import begun, joined, journal, met
 from labkit.look.launch import Launch
-from labkit.records import begun, install
-from labkit.records.compile_log import Compile
-from labkit.records.names import Names
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -71,10 +70,17 @@ def test_a_script_that_fails_before_its_first_step_gets_a_page_of_what_was_compi
         assert shown in page
 
 
-def made(**more) -> Compile:
-    return Compile(
-        0, "1/1", 2.0, co_name="step", filename="train.py", line=7, reasons=["1/0: x == 3"], **more
+def made(outcome: str = "unfinished", failure: tuple[str, str, str, int] = ("", "", "", 0), **row) -> Try:
+    """A compile of `step` for a failed guard, as it is read from a journal."""
+    again = Compile(
+        0, "1/1", "train.py", 7, "step", outcome=outcome, reasons=("x == 3",), why="x == 3", **row
     )
+    said = {"row": again, "begun": True, "finished": outcome != "unfinished", "failure": failure}
+    return Try("1/1", 0, **said, has_code=outcome == "graph")
+
+
+def through_a_file(compile_: Try) -> Try:
+    return begun.of_facts(json.loads(json.dumps(begun.facts(compile_))))
 
 
 def test_the_line_of_a_break_is_kept_of_a_deep_stack(tmp_path: Path) -> None:
@@ -85,16 +91,16 @@ def test_the_line_of_a_break_is_kept_of_a_deep_stack(tmp_path: Path) -> None:
     )
     report = f"Graph break: Data dependent operator\n\nUser code traceback:\n{outer}"
     report += f'  File "{script}", line 8, in step\n    return x.item()\n'
-    kept = begun.of_facts(
-        json.loads(json.dumps(begun.facts(made(finished=True, has_code=True, break_text=report))))
-    )
+    broke = made("graph", broke=True)
+    broke.row.file, broke.break_text = str(script), report
+    kept = through_a_file(broke)
     assert len(kept.break_text) < len(report) / 2
-    (why,) = begun.tables([kept], 0)["breaks"].to_dict("records")
-    assert why["place"] == "train.py:8 (step)" and why["reason"] == "Graph break: Data dependent operator"
+    (why,) = met.breaks_of(begun.tables([kept], 0))
+    assert why.place == "train.py:8 (step)" and why.reason == "Graph break: Data dependent operator"
 
 
 def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
-    listeners = install().listeners
+    listeners = install().compiles.listeners
     before = list(listeners)
     try:
         journal.keep(tmp_path, 1)
@@ -106,38 +112,30 @@ def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
     assert journal.ended(open_, "") == [
         "rank 1 was compiling step again: `x` changes (it was 3) (train.py:7)"
     ]
-    over = json.dumps(begun.facts(made(finished=True, has_code=True, ops=2)))
+    over = json.dumps(begun.facts(made("graph", operators=2)))
     for torn in (
         over[:-9],
         "[1]",
-        '{"id": 1, "started": 2.0}',
+        '{"row": 1}',
         "\x00",
-        '{"id": "1/1", "started": 3, "reasons": 4}',
+        over.replace('["x == 3"]', "4"),
+        over.replace('"line": 7', '"line": "7"'),
+        over.replace('"chain": []', '"chain": [["train.py"]]'),
     ):
         path.write_text(f"{json.dumps(begun.facts(made()))}\n{torn}\n")
         assert journal.read(tmp_path) == open_
     path.write_text(over)
     assert journal.ended(journal.read(tmp_path), "") == []
-    tables = begun.tables(journal.read(tmp_path)[1], 1)
-    assert list(tables["recompiles"]["reason"]) == ["x == 3"] and tables["graphs"]["rank"].eq(1).all()
+    (again,) = met.again_of(begun.tables(journal.read(tmp_path)[1], 1))
+    assert (again.rank, again.reason, again.place) == (1, "x == 3", "train.py:7 (step)")
 
 
 def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> None:
-    failed = made(
-        finished=True, error="BackendCompilerFailed", failure="no kernel", failed_at=("train.py", 9)
-    )
+    failed = made("error", ("BackendCompilerFailed", "no kernel", "train.py", 9))
     said = "rank 0 failed while compiling step again: `x` changes (it was 3) (train.py:7), at train.py:9"
     assert journal.ended({0: [failed]}, "rank 0 raised BackendCompilerFailed: no kernel") == [said]
     assert journal.ended({0: [failed]}, "rank 0 raised KeyError: 'x'") == []  # the error was suppressed
-    assert not made(finished=True, error="SkipFrame").failed
-    assert begun.of_facts(json.loads(json.dumps(begun.facts(failed)))) == made(
-        finished=True,
-        error="BackendCompilerFailed",
-        failure="no kernel",
-        failed_at=("train.py", 9),
-        begun=True,
-    )
-    assert begun.again(made(), Names()) == "`x` changes (it was 3)"
+    assert through_a_file(failed) == failed
 
 
 def test_another_machines_journal_comes_to_rank_0(tmp_path: Path) -> None:

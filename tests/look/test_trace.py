@@ -1,4 +1,4 @@
-"""`--trace`, `Record.save_trace` and the strip on the page: what they hold is what was recorded."""
+"""`--trace`, its file and the strip on the page: what they hold is what was recorded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from oddrank.record import Range, Record, Segment, Tables
+from oddrank.record.timeline import collective_op, point_to_point
 
 from labkit import cli
 from labkit.files import Unsaved
 from labkit.look import found, viewer
-from labkit.records import Record
-from labkit.records.chrome_trace import chrome_trace
-from labkit.records.record import TABLES, table
-from labkit.trace.events import collective_op, point_to_point
+from labkit.look.chrome_trace import chrome_trace, save
 
 SCRIPT = Path(__file__).parent / "scripts" / "groups.py"
 
@@ -86,12 +85,12 @@ def check_format(trace: dict) -> None:
 @pytest.mark.slow
 def test_the_trace_is_in_the_format_and_its_counts_are_the_records(trace, looked):
     check_format(trace)
-    counts = looked.record.counts.set_index("rank")
-    for rank in (0, 1):
+    for counts in looked.record.counts:
+        rank = counts.rank
         mine = [e for e in of(trace, "X", "i") if e["pid"] == rank and e["args"]["step"] >= 0]
         kinds = Counter(e["cat"] for e in mine if not point_to_point(e["name"]))
         for column, kind in (("regions", "region"), ("breaks", "break"), ("collectives", "collective")):
-            assert kinds[kind] == counts[column][rank] * counts["forwards"][rank] > 0, kind
+            assert kinds[kind] == getattr(counts, column) * counts.forwards > 0, kind
         assert kinds["compile"] > 0, "the fifth step compiles again"
     breaks = of(trace, "i")
     assert {e["args"]["place"] for e in breaks} == {"groups.py:18 (Block.forward)"}
@@ -129,16 +128,14 @@ def test_merge_writes_the_same_trace(folder, trace, tmp_path):
     assert not (tmp_path / "again").exists()
 
 
-def made(calls: dict[int, list[tuple[str, str]]]) -> dict:
-    """Tables of ranks that make these collectives one after the other: operation and group."""
-    common = {"forward": 0, "thread": "main", "depth": 0, "compile_id": "", "place": "", "shapes": ""}
-    rows = [
-        {"rank": rank, "kind": "collective", "name": name, "group": group, **common}
-        | {"start_us": 10.0 * i + rank, "end_us": 10.0 * i + rank + 5}
-        for rank, mine in calls.items()
-        for i, (name, group) in enumerate(mine)
-    ]
-    return {name: table(name, rows if name == "events" else []) for name in TABLES}
+def made(calls: dict[int, list[tuple[str, str]]], clock: str = "one") -> Tables:
+    """A record of ranks that make these collectives one after the other: operation and group."""
+    record = Tables(clock=clock)
+    for rank, mine in calls.items():
+        for i, (name, group) in enumerate(mine):
+            start = 10.0 * i + rank
+            record.ranges.append(Range(rank, 0, "collective", name, start, start + 5, group=group))
+    return record
 
 
 PAIR = "0: 0, 1"
@@ -168,24 +165,24 @@ def test_arrows_join_what_is_known_to_be_one_collective(calls, arrows, note):
     assert sorted(map(tuple, ranks.values())) == arrows
     said = " ".join(trace["otherData"]["notes"])
     assert said.startswith(note) and bool(said) == bool(note)
-    assert not of(chrome_trace(made(calls), one_clock=False), "s")
+    assert not of(chrome_trace(made(calls, clock="")), "s")
 
 
 def test_events_of_a_thread_that_overlap_get_a_track_each():
-    tables = made({0: [REDUCE] * 3})
-    tables["events"]["end_us"] += 7  # each reaches into the next
-    trace = chrome_trace(tables)
+    record = made({0: [REDUCE] * 3})
+    for one in record.ranges:
+        one.end_us += 7  # each reaches into the next
+    trace = chrome_trace(record)
     check_format(trace)
     assert [e["tid"] for e in of(trace, "X")] == [0, 1, 0]
 
 
 def test_a_trace_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
-    record = Record(made({0: [REDUCE]}))
     with pytest.raises(Unsaved, match="cannot write .*t.json"):
-        record.save_trace(tmp_path / "file" / "t.json")
+        save(made({0: [REDUCE]}), tmp_path / "file" / "t.json")
     with pytest.raises(ValueError, match="still open"):
-        Record().save_trace(tmp_path / "t.json")
+        save(Record(), tmp_path / "t.json")
 
 
 # --- the strip on the page ---
@@ -202,8 +199,8 @@ def test_the_page_holds_what_the_strip_draws(folder, looked):
     assert (data["unit"], data["ranks"], len(data["steps"])) == ("step", [0, 1], 3)
     for number, step in enumerate(data["steps"]):
         bars = [item for item in step["items"] if item[1] >= 0 and not data["kinds"][item[1]]["thin"]]
-        assert len(bars) == (segments["forward"] == number).sum()
-        assert len([item for item in step["items"] if item[1] < 0]) == 2 * looked.record.counts["breaks"][0]
+        assert len(bars) == sum(one.forward == number for one in segments)
+        assert len([item for item in step["items"] if item[1] < 0]) == 2 * looked.record.counts[0].breaks
         assert "Left out" not in step["said"] and "groups.py:18 (Block.forward)" in step["said"]
     assert any("group 1: 0" in text for text in data["texts"])
     assert "<noscript><img" in body
@@ -228,10 +225,9 @@ def test_the_page_is_bounded_and_says_what_it_leaves_out(looked, monkeypatch):
 
 def test_a_name_of_the_program_cannot_end_the_script():
     name = "</script><script>alert(1)</script>\u2028<!--"
-    tables = made({0: [(name, name)]})
-    row = {"rank": 0, "forward": 0, "kind": "collective", "start_us": 0.0, "end_us": 5.0, "compile_id": name}
-    tables["segments"] = table("segments", [{**row, "name": name}])
-    body = viewer.viewer(Record(tables), "")
+    record = made({0: [(name, name)]})
+    record.segments.append(Segment(0, 0, "collective", 0.0, 5.0, name, name))
+    body = viewer.viewer(record, "")
     assert body.count("</script>") == 2 and "<!--" not in body and "\u2028" not in body
     assert any(name in text for text in shown(body)["texts"])
-    assert viewer.viewer(Record({n: table(n, []) for n in TABLES}), "<img>") == "<img>"
+    assert viewer.viewer(Tables(), "<img>") == "<img>"

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from oddrank.record import record
 
 import labkit
 from labkit.ranks import spawn
@@ -90,7 +91,7 @@ def test_what_importing_torch_sets_in_the_kernel_is_no_other_environment(monkeyp
 def test_recording_in_the_kernel_is_no_other_environment(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     _, zygote = started()
-    with labkit.record():
+    with record():
         pass
     assert "KINETO_LOG_LEVEL" in os.environ, "or the profiler writes a line"
     assert started()[1] == zygote

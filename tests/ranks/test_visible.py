@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from oddrank.record import process
 
 import labkit
 from labkit import hardware
 from labkit.ranks import wire, worker
-from labkit.records import recorder
 
 
 def told(name: str) -> str | None:
@@ -65,10 +65,10 @@ def test_what_a_gpu_holds_keeps_its_kind_on_the_way():
 
 def test_a_record_is_labelled_by_the_device_that_its_process_uses(monkeypatch):
     def labels() -> list[str]:
-        found = [recorder._label()]
+        found = [process._label()]
         torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
         torch.cuda.device_count = lambda: 8
-        return [*found, recorder._label()]
+        return [*found, process._label()]
 
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         assert ranks.run(labels)[0] == ["gloo · cpu", "gloo · 2 gpu"]

@@ -31,8 +31,3 @@ def test_a_benchmark_runs_and_prints_what_it_measured(name, tmp_path):
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     assert len(done.stdout.splitlines()) > 2
     assert not keep or [file.name for file in tmp_path.glob("*.json")] == [f"{name}.json"]
-
-
-def test_every_benchmark_is_tried_here_but_those_that_take_minutes():
-    there = {path.stem for path in files.ours("benchmarks").glob("*.py")}
-    assert there - FEWEST.keys() == {"faults", "launchers"}

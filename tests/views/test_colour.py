@@ -54,33 +54,17 @@ def distance(one: str, other: str, vision: str) -> float:
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 
-@pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("palette", TOGETHER)
-def test_colours_that_appear_together_differ_for_everybody(palette, vision):
-    pairs = itertools.combinations(TOGETHER[palette].items(), 2)
-    found = {(a, b): distance(one, other, vision) for (a, one), (b, other) in pairs}
+def test_colours_that_appear_together_differ_for_everybody(palette):
+    pairs = [*itertools.combinations(TOGETHER[palette].items(), 2)]
+    found = {(a, b, v): distance(one, other, v) for (a, one), (b, other) in pairs for v in VISION}
     assert {pair: round(apart, 1) for pair, apart in found.items() if apart < LEAST} == {}
 
 
-def test_the_simulation_knows_colours_that_are_confused():
-    assert distance("#D7191C", "#7E6B00", "trichromat") > 50
-    assert distance("#B03030", "#5C5C00", "deuteranope") < distance("#B03030", "#5C5C00", "trichromat") / 3
-    assert distance("#00A000", "#C06000", "protanope") < distance("#00A000", "#C06000", "trichromat") / 2
-    assert distance("#3060FF", "#008080", "tritanope") < distance("#3060FF", "#008080", "trichromat") / 1.5
-    assert lab(np.ones(3)) == pytest.approx([100, 0, 0], abs=0.02)
-
-
-@pytest.mark.parametrize("shade", sorted({shade for shade, _ in (style.KINDS | style.STREAM_KINDS).values()}))
-def test_text_on_a_bar_can_be_read(shade):
-    assert style.contrast(style.ink_on(shade), shade) >= READABLE
-
-
-@pytest.mark.parametrize("ink", [style.INK, style.QUIET])
-def test_text_on_white_can_be_read(ink):
-    assert style.contrast(ink, "#FFFFFF") >= READABLE
-
-
-def test_contrast_is_that_of_the_standard():
+def test_text_on_a_bar_and_on_white_can_be_read_by_the_standards_contrast():
+    pairs = [(style.ink_on(shade), shade) for shade, _ in (style.KINDS | style.STREAM_KINDS).values()]
+    for ink, ground in [*pairs, (style.INK, "#FFFFFF"), (style.QUIET, "#FFFFFF")]:
+        assert style.contrast(ink, ground) >= READABLE, (ink, ground)
     assert style.contrast("#FFFFFF", "#000000") == pytest.approx(21)
     assert style.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # the grey that just fails
 

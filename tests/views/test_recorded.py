@@ -83,15 +83,3 @@ def hard_to_read(figure, written, boxes):
 def test_each_text_of_a_recorded_figure_can_be_read(path):
     figure = Report.load(path).figure()
     assert figure.summary and faults(figure) == []
-
-
-def test_a_cut_a_covered_and_a_faint_text_are_found():
-    sheet = style.Sheet()
-    sheet.text("beyond the edge", left=9.5, top=0.5)
-    sheet.text("one", left=2.0, top=0.5)
-    sheet.text("another", left=2.1, top=0.5)
-    sheet.text("green on white", left=5.0, top=0.5, color="#009E73")
-    sheet.top = 1.0
-    found = faults(sheet.finish())
-    assert [fault.partition(":")[0] for fault in found] == ["cut", "overlap", "faint"]
-    assert "beyond the edge" in found[0] and "another" in found[1] and "#009E73 on #FFFFFF" in found[2]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import statistics
+from collections import Counter
+from dataclasses import replace
 
 import matplotlib.collections
 import pandas as pd
 import pytest
+from oddrank.record import Range, Segment, Tables
 
 from labkit.views import strip, strip_text, strips
 from labkit.views.forwards import COLUMNS, take_forward
@@ -15,6 +19,11 @@ from labkit.views.forwards import COLUMNS, take_forward
 def took(run, rank):
     mine = run.segments[run.segments["rank"] == rank]
     return mine["end"].max() - mine["start"].min()
+
+
+def keep(tables, name, wanted):
+    rows = getattr(tables, name)
+    rows[:] = [one for one in rows if wanted(one)]
 
 
 def axes(figure, name):
@@ -37,8 +46,8 @@ def words(figure):
 def test_every_segment_becomes_a_bar_of_its_kind(broken):
     (ax,) = axes(strip(broken), "whole")
     for rank in (0, 1):
-        mine = broken.segments[broken.segments["rank"] == rank]
-        for kind, n in mine["kind"].value_counts().items():
+        mine = Counter(one.kind for one in broken.segments if one.rank == rank)
+        for kind, n in mine.items():
             assert bars(ax, kind, rank) == n
     assert [t.get_text() for t in artists(ax, "lane-label")] == ["rank 0", "rank 1"]
     assert ax.get_xlabel() == "µs since the forward began"
@@ -65,8 +74,11 @@ def test_breaks_stand_where_the_compiled_part_ends(with_transfers):
 
 
 def test_a_frame_that_a_call_gives_up_is_named_and_not_the_call(with_transfers):
-    with_transfers.breaks.loc[with_transfers.breaks["kind"] == "skip", "place"] = "In [3]:8 (forward)"
-    assert take_forward(with_transfers).reasons[-1].place == "Model.forward"
+    # the line of the call is in another function: the frame's own line is said
+    for mark in with_transfers.marks:
+        if mark.kind == "gave-up":
+            mark.line, mark.func = 8, "forward"
+    assert take_forward(with_transfers).reasons[-1].place == "In [3]:20 (Model.forward)"
 
 
 def test_reasons_and_places_are_listed(broken):
@@ -77,16 +89,14 @@ def test_reasons_and_places_are_listed(broken):
 
 
 def test_a_region_without_a_kernel_breaks_where_it_starts(with_transfers):
-    events = with_transfers.events
-    gone = (events["kind"] == "compiled") & (events["compile_id"] == "2/0")
-    with_transfers.events = events[~gone]
+    keep(with_transfers, "ranges", lambda one: (one.kind, one.compile) != ("compiled", "2/0"))
     run = take_forward(with_transfers)
     mine = run.marks[run.marks["rank"] == 0]
     assert list(mine["at"]) == pytest.approx([0.150, 0.270, 0.650, 0.770])
 
 
 def test_ranks_that_broke_differently_are_counted_apart(broken):
-    broken.breaks = broken.breaks[(broken.breaks["rank"] == 0) | (broken.breaks["kind"] == "skip")]
+    keep(broken, "marks", lambda one: one.rank == 0 or one.kind != "break")
     said = words(strip(broken))
     assert said.count("rank 0 ×2, rank 1 ×0") == 2
 
@@ -98,7 +108,7 @@ def test_nested_ranges_of_one_collective_count_once(with_transfers):
 def test_transfers_of_other_threads_get_a_lane_of_their_own(with_transfers):
     (ax,) = axes(strip(with_transfers), "whole")
     assert bars(ax, "transfer", 0) == 4
-    with_transfers.events = with_transfers.events[with_transfers.events["kind"] != "transfer"]
+    keep(with_transfers, "ranges", lambda one: one.kind != "transfer")
     (ax,) = axes(strip(with_transfers), "whole")
     assert bars(ax, "transfer", 0) == 0
 
@@ -108,7 +118,7 @@ def test_the_difference_is_outlined_on_every_rank_and_said(diverged):
     (ax,) = axes(figure, "whole")
     assert len(artists(ax, "first-difference")) == 2
     said = " ".join(words(figure))
-    assert "rank 0: region Block.forward; rank 1: nothing more" in said
+    assert "rank 0: region forward at In [3]:8 (forward); rank 1: nothing more" in said
     assert "Ranks 0 and 1 part ways at step 6" in said
     assert "first difference between ranks" in said
     assert "rank 1: nothing more" in strip_text(diverged)
@@ -123,7 +133,8 @@ def test_ranks_that_agree_get_no_outline(broken):
 def test_on_a_gpu_the_lanes_are_said_to_be_the_hosts(with_transfers):
     said = "Lanes are the host's: compute is launching"
     assert said not in " ".join(words(strip(with_transfers)))
-    with_transfers.events.loc[with_transfers.events["thread"] == "gloo", "thread"] = "stream 7"
+    for one in with_transfers.ranges:
+        one.thread = "stream 7" if one.thread == "gloo" else one.thread
     assert said in " ".join(words(strip(with_transfers)))
 
 
@@ -151,16 +162,16 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
     with pytest.raises(ValueError, match="^step 9 was not"):
         strip(step, forward=9)
     assert "forward" not in strip(step).summary
-    for name in ("segments", "events"):
-        table = getattr(step, name)
-        setattr(step, name, table[(table["rank"] == 0) | (table["kind"] != "collective")])
+    for name in ("segments", "ranges"):
+        keep(step, name, lambda one: one.rank == 0 or one.kind != "collective")
     assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
     assert "one forward" not in strip(broken).summary and "One forward fell into" in strip(broken).summary
 
 
 def test_what_tells_eager_variants_apart_is_their_title(step):
     other = copy.deepcopy(step)
-    other.segments.loc[other.segments["kind"] == "python", "kind"] = "dispatch"
+    for one in other.segments:
+        one.kind = "dispatch" if one.kind == "python" else one.kind
     figure = strips({"A": step, "D": other})
     said = "One step of A and D, nothing compiled; only D runs Python code of a tensor subclass"
     assert words(figure)[0] == said and figure.summary.startswith(said)
@@ -171,17 +182,18 @@ def test_what_tells_eager_variants_apart_is_their_title(step):
 def test_the_footnote_explains_ids_only_where_a_bar_has_one(broken, dense):
     drawn = words(strip(broken))
     assert "1/0" in drawn and any("1/0 in a bar" in said for said in drawn)
-    broken.segments.loc[broken.segments["kind"] == "compute", "end_us"] = broken.segments["start_us"] + 1.0
+    for one in broken.segments:
+        one.end_us = one.start_us + 1.0 if one.kind == "compute" else one.end_us
     assert not any("1/0" in said for said in words(strip(broken)))
 
 
 def test_what_is_magnified_has_breaks_where_there_are_any(dense):
     # the first half is eager, and no pattern of regions says how long a block is
-    early = dense.segments["start_us"] < dense.segments["start_us"].median()
-    dense.segments.loc[early, "compile_id"] = ""
-    dense.segments.loc[early, "kind"] = dense.segments["kind"].replace(
-        {"lookup": "python", "entry": "python"}
-    )
+    half = statistics.median(one.start_us for one in dense.segments)
+    for one in dense.segments:
+        if one.start_us < half:
+            one.compile = ""
+            one.kind = "python" if one.kind in ("lookup", "entry") else one.kind
     (near,) = axes(strip(dense), "magnified")
     run = take_forward(dense)
     low, high = near.get_xlim()
@@ -197,32 +209,26 @@ def test_transfers_are_cut_where_their_own_ranks_step_begins_and_ends(step):
 
 
 def test_a_busy_moment_is_not_taken_for_a_typical_block(dense):
-    slow = dense.segments.copy()
     # block 20 of 40 takes ten times as long, and everything after it is later
-    late = slow["start_us"] >= slow["start_us"].min() + 20 * 500
-    slow.loc[late, ["start_us", "end_us"]] += 4_500.0
-    first = slow.index[late & (slow["rank"] == 0)][0]
-    slow.loc[first, "start_us"] -= 4_500.0
-    dense.segments = slow
+    late = min(one.start_us for one in dense.segments) + 20 * 500
+    moved = [one for one in dense.segments if one.start_us >= late]
+    for one in moved:
+        one.start_us, one.end_us = one.start_us + 4_500.0, one.end_us + 4_500.0
+    next(one for one in moved if one.rank == 0).start_us -= 4_500.0
     (near,) = axes(strip(dense), "magnified")
     low, high = near.get_xlim()
     assert high - low == pytest.approx(0.5, abs=0.05)
 
 
 def test_ten_thousand_segments_stay_few_artists():
-    rows = [
-        (r, 0, "compute" if i % 2 else "collective", i, i + 1.0, "0/0", "x")
+    tables = Tables()
+    tables.segments += (
+        Segment(r, 0, "compute" if i % 2 else "collective", i, i + 1.0, "0/0", "x")
         for r in (0, 1)
         for i in range(10_000)
-    ]
-    columns = ["rank", "forward", "kind", "start_us", "end_us", "compile_id", "name"]
-    op = (0, 0, "op", "aten::mm", 0.0, 1.0, "main", "")
-    figure = strip(
-        {
-            "segments": pd.DataFrame(rows, columns=columns),
-            "events": pd.DataFrame([op], columns=COLUMNS["events"]),
-        }
     )
+    tables.ranges.append(Range(0, 0, "op", "aten::mm", 0.0, 1.0))
+    figure = strip(tables)
     (ax,) = axes(figure, "whole")
     drawn = [c for c in ax.collections if isinstance(c, matplotlib.collections.PolyCollection)]
     assert sum(len(c.get_paths()) for c in drawn) == 20_000
@@ -255,9 +261,9 @@ def test_variants_share_the_time_scale_and_the_piece(dense, dense_whole):
 
 
 def test_break_numbers_mean_one_place_in_the_whole_figure(broken, dense):
-    dense.breaks = dense.breaks.assign(
-        place=dense.breaks["place"].replace("In [3]:8 (forward)", "In [9]:1 (other)")
-    )
+    for mark in dense.marks:
+        if mark.line == 8:
+            mark.file, mark.line, mark.func = "<ipython-input-9-1>", 1, "other"
     said = words(strips({"B": broken, "F": dense}))
     listed = [text for text in said if text.startswith(("B: In", "F: In"))]
     assert listed[:2] == ["B: In [3]:8 (forward)", "B: In [3]:12 (forward)"]
@@ -265,7 +271,7 @@ def test_break_numbers_mean_one_place_in_the_whole_figure(broken, dense):
 
 
 def test_nothing_recorded_says_so(broken):
-    broken.segments = broken.segments.iloc[:0]
+    broken.segments.clear()
     figure = strip(broken)
     assert "Nothing was recorded" in words(figure)
     assert strip_text(broken) == "nothing was recorded: no forward ran inside the record"
@@ -273,17 +279,18 @@ def test_nothing_recorded_says_so(broken):
 
 
 def test_one_variant_without_a_forward_does_not_hide_the_other(broken, whole):
-    broken.segments = broken.segments.iloc[:0]
+    broken.segments.clear()
     figure = strips({"B": broken, "C": whole})
     assert len(axes(figure, "whole")) == 1 and "nothing was recorded" in words(figure)
 
 
 def test_a_missing_column_is_named_with_its_table(broken):
-    tables = {name: getattr(broken, name) for name in ("segments", "events", "breaks")}
-    for name, column in (("segments", "compile_id"), ("breaks", "place"), ("events", "thread")):
+    tables = {name: getattr(broken, name).frame() for name in COLUMNS}
+    assert take_forward(tables).reasons == take_forward(broken).reasons
+    for name, column in (("segments", "compile"), ("marks", "line"), ("ranges", "thread")):
         with pytest.raises(ValueError, match=f"table '{name}' has no column '{column}'"):
             strip({**tables, name: tables[name].drop(columns=column)})
-    for missing in ("segments", "events"):
+    for missing in ("segments", "ranges"):
         with pytest.raises(ValueError, match=f"this dict has no table '{missing}'"):
             strip({name: table for name, table in tables.items() if name != missing})
     with pytest.raises(ValueError, match="table 'segments' must be a DataFrame, got list"):
@@ -296,23 +303,18 @@ def test_what_was_not_recorded_is_refused(broken):
     with pytest.raises(ValueError, match="rank 7 was not recorded: forward 0 has ranks 0, 1"):
         strip(broken, ranks=[0, 7])
     with pytest.raises(ValueError, match="several variants"):
-        strip(
-            {
-                "segments": pd.concat([broken.segments.assign(variant=v) for v in "BC"]),
-                "events": broken.events,
-            }
-        )
+        variants = pd.concat([broken.segments.frame().assign(variant=v) for v in "BC"])
+        strip({"segments": variants, "ranges": broken.ranges.frame()})
     with pytest.raises(ValueError, match="nothing to draw"):
         strips({})
 
 
 def test_the_typical_forward_is_the_one_of_median_length(broken):
-    parts = []
+    zero = min(one.start_us for one in broken.segments)
+    once = list(broken.segments)
+    broken.segments.clear()
     for number, stretch in enumerate((3.0, 1.0, 2.0)):
-        part = broken.segments.assign(forward=number)
-        zero = part["start_us"].min()
-        part["start_us"] = zero + (part["start_us"] - zero) * stretch
-        part["end_us"] = zero + (part["end_us"] - zero) * stretch
-        parts.append(part)
-    broken.segments = pd.concat(parts)
+        for one in once:
+            start, end = (zero + (at - zero) * stretch for at in (one.start_us, one.end_us))
+            broken.segments.append(replace(one, forward=number, start_us=start, end_us=end))
     assert take_forward(broken, "typical").duration == pytest.approx(2.06)

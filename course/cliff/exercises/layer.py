@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from oddrank.record import record
 
 from course.cliff.exercises.loop import NO_NUMBERS, apart
 from course.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
-from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["layer"]
@@ -143,7 +143,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         "error": error,
         "finite": bool(y.isfinite().all()),
         "changed": not torch.equal(given, x),
-        "eager": int(rec.counts.iloc[0]["collectives"]),
+        "eager": int(rec.counts[0].collectives or 0),
     }
 
 
@@ -156,11 +156,11 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
         compiled(x.clone())
         with record() as rec, rec.forward():
             y = compiled(x.clone())
-    counts = rec.counts.iloc[0]
+    counts = rec.counts[0]
     return {
-        "regions": int(counts["regions"]),
-        "breaks": int(counts["breaks"]),
-        "collectives": int(counts["collectives"]),
+        "regions": counts.regions,
+        "breaks": counts.breaks,
+        "collectives": counts.collectives,
         "error": apart(y, right),
     }
 

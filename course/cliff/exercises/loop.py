@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from oddrank.record import record
 
 from course.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
 
 __all__ = ["NO_NUMBERS", "STEPS", "apart", "damped", "loop"]
@@ -81,7 +81,7 @@ def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> N
             hint = "the collective is hidden from the compiler, in the loop's own body: Dynamo gave the whole frame up"
             raise Mistake(said, hint)
         if breaks or regions != 1:
-            raise Mistake(said, f"something else breaks: {found['reason'] or 'read labkit.record().breaks'}")
+            raise Mistake(said, f"something else breaks: {found['reason'] or 'read rec.breaks'}")
         if not found["compiled_error"] <= CLOSE:
             raise Mistake(said, "compiled, it gives other numbers than in eager: does it look at the mode?")
         if found["collectives"] != STEPS:
@@ -99,7 +99,7 @@ def _look(attempt: Attempt) -> dict[str, Any]:
             y = mine(given)
         if y is None:
             return {**found, "none": True}
-        found["eager_collectives"] = int(rec.counts.iloc[0]["collectives"])
+        found["eager_collectives"] = int(rec.counts[0].collectives or 0)
         found["changed"] |= not torch.equal(given, x)
         if y.shape != x.shape:
             found["shape"] = tuple(y.shape)
@@ -126,14 +126,14 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
             compiled(x.clone())
         with rec.forward():
             y = compiled(inputs[-1].clone())
-    counts = rec.counts.iloc[0]
+    (counts,) = rec.counts.dicts()
     found: dict[str, Any] = {
-        name: int(counts[name]) for name in ("regions", "breaks", "at_collective", "collectives")
+        name: counts[name] for name in ("regions", "breaks", "at_collective", "collectives")
     }
     found["compiled_error"] = apart(y, damped(inputs[-1].clone()))
-    new = rec.breaks[rec.breaks["during"].astype(bool)]  # not those of code that these ranks compiled before
-    found["given_up"] = int((new["kind"] == "skip").sum())
-    found["reason"] = str(new.iloc[-1]["reason"]) if len(new) else ""
+    new = [one for one in rec.breaks if one.during]  # not those of code that these ranks compiled before
+    found["given_up"] = sum(one.kind == "gave-up" for one in new)
+    found["reason"] = new[-1].reason if new else ""
     return found
 
 

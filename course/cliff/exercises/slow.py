@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from oddrank.record import record
 
 from course.shared.jobs import job_with
 from labkit import files
 from labkit.ranks import Ranks, here
-from labkit.records import record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["JOB", "LOG", "slow"]
@@ -113,7 +113,7 @@ def _look(fix: str) -> dict[str, Any]:
         "is": f"{_number(peaks[0][0])}",
         "largest": float(peaks[0][1]),
         "late": sorted(set(late)),
-        "regions": int(rec.counts.iloc[0]["regions"]),
+        "regions": rec.counts[0].regions,
     }
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from oddrank.record import install
 
 from labkit import lessons, torch_compat
 from labkit.ranks import Ranks
 from labkit.ranks.output import quiet_stderr
-from labkit.records import install
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["twelve"]
@@ -69,7 +69,7 @@ def _look(attempt: Attempt, depth: int) -> dict[str, Any]:
         for block in code.stack(depth):
             expected = block(expected)
         blocks, entered = code.stack(depth), []
-        known = {id(one) for one in log.known()}
+        known = {id(one) for one in log.compiles.tries.values()}
         stop = torch_compat.on_region_entry(lambda region: entered.append(region))
         try:
             attempt(blocks)
@@ -81,7 +81,7 @@ def _look(attempt: Attempt, depth: int) -> dict[str, Any]:
                     y = block(y)
                     if not entered:
                         eager.append(i)
-                made.append(sum(one.has_code for one in log.known() if id(one) not in known))
+                made.append(sum(one.has_code for one in log.compiles.tries.values() if id(one) not in known))
         finally:
             stop()
             torch_compat.dynamo_reset()

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from oddrank.stages import inspect
 
 from course.shared.jobs import job_with
 from labkit import files
 from labkit.ranks import Ranks, here
-from labkit.records import inspect
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["LOG", "culprit"]

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from oddrank.record import record
+from oddrank.stages import inspect
 
 from course.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.records import inspect, record
 from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks
 
 __all__ = ["one", "tangled"]
@@ -115,10 +116,10 @@ def _look(attempt: Attempt) -> dict[str, Any]:
         )
         if bool((y.isnan() & ~expected.isnan()).any()):
             found["nan"].append(name)
-        found["collectives"] = int(rec.counts.iloc[0]["collectives"])
+        found["collectives"] = rec.counts[0].collectives
     frames = inspect(torch.compile(mine, backend="eager"), inputs["positive"].clone(), fresh=True)
     found["graphs"] = len(frames.graphs)
-    found["reasons"] = [frame.breaks.reason for frame in frames.breaks if frame.breaks]
+    found["reasons"] = [graph_break.name for graph_break in frames.breaks]
     return found
 
 

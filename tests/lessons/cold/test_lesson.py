@@ -1,4 +1,4 @@
-"""Cold and warm: what is found, built, refused and wrong in fresh processes, and how the ways are drawn."""
+"""Lesson 12 outside its example: other graphs and three ranks in fresh processes, its script, the exercise's jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import time
 import warnings
 
 import lesson_cells
-import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,8 +23,8 @@ from torch.torch_version import TorchVersion
 
 from course.cold import exercises, starts
 from course.cold import figures as drawn
-from course.cold.phases import CHECK, CPP, DYNAMO, INDUCTOR, LOAD, RUN, phases, segments
-from labkit import Ranks, contract, files, lessons
+from course.cold.phases import CHECK, CPP, DYNAMO, LOAD, RUN, phases, segments
+from labkit import Ranks, files, lessons
 from labkit.lessons import standalone
 from labkit.torch_compat import funcol
 
@@ -61,39 +60,10 @@ def test_nested_phases_are_cut_without_a_gap_and_other_threads_left_out():
     ]  # fmt: skip
 
 
-def test_the_check_of_cpu_instructions_is_seen_where_torch_counts_code_generation():
-    import time
-
-    from labkit import torch_compat
-    from labkit.torch_compat import require
-
-    isa = require("torch._inductor.cpu_vec_isa")
-
-    class Works(isa.VecAVX2):
-        def __bool__(self):
-            return self.check_build("int one() { return 1; }")
-
-    kept = isa.VecISA.check_build
-    isa.VecISA.check_build = lambda self, code: bool(code)
-    try:
-        with torch_compat.compile_events() as events:
-            began = time.time()
-            with require("torch._dynamo.utils").dynamo_timed("Scheduler.codegen"):
-                assert Works()
-            ended = time.time()
-        assert Works()
-    finally:
-        isa.VecISA.check_build = kept
-    assert [name for _, _, name, _ in events].count(torch_compat.CPU_CHECK) == 2
-    found = segments(events, [(began, RUN)], ended, events[0][3])
-    assert [phase for phase, _, _ in found if phase != RUN] == [INDUCTOR, CHECK, INDUCTOR]
-
-
-def test_each_picture_says_what_it_shows():
+def test_a_waterfall_names_who_waits_or_who_takes_longest():
     lanes = {"rank 0": [(DYNAMO, 0.0, 1.0), (RUN, 1.0, 6.0)], "rank 1": [(DYNAMO, 0.0, 6.0)]}
     summary = drawn.waterfall(lanes, "shm · cpu").summary
     assert "rank 0 takes 6.0 s, 83% of it “run, or wait for a peer”" in summary
-    assert "rank 0: 6.0 s: Dynamo 1.0 s, run, or wait for a peer 5.0 s" in summary
     lanes = {
         "rank 0": [(DYNAMO, 0.0, 1.0), (RUN, 1.0, 6.0)],
         "rank 1": [(DYNAMO, 0.0, 4.0), (CHECK, 4.0, 6.1)],
@@ -111,8 +81,7 @@ def columns_times_three(x):
 
 def first_of(place, remedy):
     """On a rank of three: the first compiled call of a new process; whether it is right, and the cache counts."""
-    folder = str(dist.get_rank()) if remedy == "folder" else f"shared-{remedy}"
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place / folder)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place / f"shared-{remedy}")
     if remedy == "tag":
         torch.compiler.config.cache_key_tag = f"rank{dist.get_rank()}"
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -123,7 +92,7 @@ def first_of(place, remedy):
 
 @pytest.mark.slow
 def test_a_folder_that_ranks_share_is_wrong_at_the_second_start_but_with_the_rank_in_the_key(tmp_path):
-    for remedy in ("", "folder", "tag"):
+    for remedy in ("", "tag"):
         for second in (False, True):
             found = fresh(first_of, tmp_path, remedy, world_size=3)
             rights = [right for right, _ in found.values()]
@@ -193,37 +162,6 @@ def test_only_a_graph_without_its_mesh_shares_a_key_and_a_mesh_has_a_new_key_in_
         assert right[1] == ["True", "True"]
 
 
-def used(use, kinds, change, place):
-    """On a rank of three: what becomes of its kind of artifact after a change."""
-    kind = kinds[dist.get_rank()]
-    return (kind, change, *use(kind, change, place))
-
-
-@pytest.mark.slow
-def test_caches_miss_where_the_program_is_another_and_what_is_compiled_ahead_goes_wrong_or_is_refused(
-    space, tmp_path
-):
-    fresh(starts.leave, space["Products"], tmp_path, space["save_aot"], space["save_package"])
-    kinds = list(space["KINDS"])[:3]
-    changes = ["nothing", "shape", "code", "version string"]
-    rows = []
-    for change in changes:
-        rows += fresh(used, space["use"], kinds, change, tmp_path, world_size=3).values()
-    found = {(change, kind): (outcome, said) for kind, change, outcome, said in rows}
-    outcomes = {change: [found[change, kind][0] for kind in kinds] for change in changes}
-    assert outcomes == {
-        "nothing": ["hit", "hit", "no key"],
-        "shape": ["miss", "miss", "refused"],
-        "code": ["miss", "miss", "wrong"],
-        "version string": ["miss", "miss", "refused"],
-    }
-    assert "expected 4, actual 6" in found["shape", "aot_compile"][1]
-    assert "different PyTorch version" in found["version string", "aot_compile"][1]
-    table = pd.DataFrame(rows, columns=["kind", "change", "outcome", "said"])
-    said = drawn.survival(table, "shm · cpu").summary
-    assert "Wrong in silence: aot_compile after a change of code" in said
-
-
 def past_a_cache(use, place):
     """On a rank: the same start twice, of a model with a function that AOTAutograd's cache refuses."""
 
@@ -247,14 +185,10 @@ def test_a_cache_that_is_bypassed_is_no_hit_though_another_one_hits(space, tmp_p
         assert first == second == "bypass" and counts["hit"] == 1
 
 
-DISABLED = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-VERDICTS = {  # a start's settings: the exit status, and the verdict
+VERDICTS = {  # a start's settings, beside what the lesson shows: the exit status, and the verdict
     "no note": ({}, 0, "start twice with TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"),
-    "no caches": (DISABLED, 0, "kept; start once more for the noise"),
-    "noise": (DISABLED, 0, "without caches: no difference"),
+    "no caches": ({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}, 0, "kept; start once more for the noise"),
     "second": ({}, 1, "SUSPECT CACHE"),
-    "tagged, empty": ({"TAGGED": "1"}, 0, "no hit: nothing was tested"),
-    "tagged": ({"TAGGED": "1"}, 0, "no difference"),
     "own, empty": ({"CACHES": "own-{rank}"}, 0, "no hit: nothing was tested"),
     "own": ({"CACHES": "own-{rank}"}, 0, "no difference"),
 }
@@ -264,8 +198,6 @@ VERDICTS = {  # a start's settings: the exit status, and the verdict
 def test_the_script_suspects_a_cache_for_a_difference_with_a_hit_and_for_nothing_else(tmp_path):
     """Another program than the lesson's, whose result has negative numbers and two dimensions."""
     text = standalone.script(LESSON).replace("torch.arange(4.0)", "3 - torch.arange(12.0).reshape(4, 3)")
-    tag = 'os.environ.get("TAGGED", "") and f"rank{dist.get_rank()}"'
-    text = text.replace("    mesh =", f"    torch.compiler.config.cache_key_tag = {tag}\n    mesh =", 1)
     (tmp_path / "starts.py").write_text(text)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for name, (settings, status, verdict) in VERDICTS.items():
@@ -274,26 +206,6 @@ def test_the_script_suspects_a_cache_for_a_difference_with_a_hit_and_for_nothing
         assert (done.returncode, done.stdout.splitlines()[-1].endswith(verdict)) == (status, True), (
             name, done.stdout, done.stderr[-2000:],
         )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_hits_are_counted_and_builds_seen_whatever_the_counters_say(space, tmp_path):
-    fresh(starts.leave, space["Model"], tmp_path, space["save_aot"], space["save_package"])
-    found = {
-        name: fresh(space["serve"], way, tmp_path, filled_from)[1]
-        for name, (way, filled_from) in {"cold": (space["compiled"], ""), **space["KINDS"]}.items()
-    }
-    counts = {name: (one["builds"], one["hit"], one["miss"]) for name, one in found.items()}
-    assert counts == {
-        "cold": (1, 0, 2),
-        "second process": (0, 2, 0),
-        "cache artifacts": (1, 2, 0),
-        "aot_compile": (1, 0, 0),
-        "AOTInductor": (0, 0, 0),
-    }, "the libraries that try the CPU's instructions are not the graph's"
-    assert found["second process"]["trials"] == 0
-    assert all(one["error"] < 1e-4 for one in found.values())
-    assert INDUCTOR in {phase for phase, _, _ in found["cold"]["spans"]}
 
 
 JOBS = files.ours("data/captured/cache_jobs.py.txt")
@@ -313,51 +225,11 @@ def started(job, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", "ABCDE")
+@pytest.mark.parametrize("job", "ACE")  # B shares a right graph, D's folder is gone
 def test_the_log_of_the_exercise_is_what_its_program_does(job, tmp_path):
     before, _ = started(job, tmp_path)
-    if job == "D":
-        shutil.rmtree(tmp_path / "cache1")
     after, lines = started(job, tmp_path)
     assert (before == after) == (job != "A"), "only job A is wrong"
-    shown = re.search(
-        rf"job {job}, first start\n(.*?)########.*?second start\n(.*?)(?:\n\n|\Z)",
-        exercises.LOG.read_text(),
-        re.S,
-    )
-    shown = [dict(re.findall(r"rank(\d)\] result: sum (\S+)", text)) for text in shown.groups()]
-    assert [list(sums) for sums in shown] == 2 * [["0", "1"]]
-    assert (shown[0] == shown[1]) == (job != "A")
-    hits = {
-        rank: [line for line in lines if line.startswith(f"[rank{rank}]") and " hit " in line]
-        for rank in "01"
-    }
-    bypassed = [line for line in lines if "Bypassing" in line]
-    assert bool(bypassed) == (job == "E")
-    assert bool(hits["1"]) == (job != "D") and hits["0"]
-
-
-def test_a_matrix_without_a_wrong_cell_says_so():
-    cells = pd.DataFrame([{"kind": "second process", "change": "shape", "outcome": "miss"}])
-    summary = drawn.survival(cells, "gloo · cpu").summary
-    assert "Nothing went wrong in silence" in summary and "second process: shape miss" in summary
-
-
-# --- the warmup's budget and preparation ---
-
-
-def late(exchange: contract.Exchange, seconds: float, budget: float | None) -> contract.Warm:
-    import time
-
-    return contract.warm_up(
-        exchange, lambda: None, prepare=lambda: time.sleep(seconds * exchange.rank), budget=budget
-    )
-
-
-def test_who_is_late_is_waited_for_in_preparing_and_a_budget_ends_it_on_all_ranks():
-    first, second = contract.rehearse(2, lambda ex: late(ex, 0.3, None))
-    assert first.prepared == second.prepared and first.skew >= 0.29 and first.total >= 0.3
-    for error in contract.rehearse(2, lambda ex: late(ex, 0.3, 0.1)):
-        assert isinstance(error, contract.OverBudget) and "rank 1 took longest" in str(error)
-    with pytest.raises(ValueError, match="budget must be a positive number"):
-        raise contract.rehearse(1, lambda ex: late(ex, 0, 0.0))[0]
+    assert any("Bypassing" in line for line in lines) == (job == "E")
+    for rank in "01":
+        assert any(line.startswith(f"[rank{rank}]") and " hit " in line for line in lines)

@@ -113,26 +113,11 @@ def test_what_is_shown_of_a_later_torch():
     assert [name for stream, name, _ in later["kernels"]["event_between"]][0] == "triton_poi_fused_add_sin_0"
 
 
-def test_cells_are_taken_with_what_they_use():
-    sources = [
-        "import torch",
-        "a = 1",
-        "def f(x):\n    return x + a",
-        "b = 2",
-        "g = inside.look(f, torch.ones(1))",
-    ]
-    assert recapture.needed(sources) == ["import torch", sources[1], sources[2], sources[4]]
-
-
-def test_a_name_within_a_function_takes_no_cell():
+def test_cells_are_taken_with_what_they_use_and_a_name_within_a_function_takes_no_cell():
     inner = "def other():\n    node = 1\n    look = [x for x in (1,)]\n    return node, look"
-    sources = ["import torch", inner, "def g(x):\n    node = x\n    return node", "capture(g, torch.ones(1))"]
-    assert recapture.needed(sources) == [sources[0], sources[2], sources[3]]
-
-
-def test_the_command_line_refuses_other_words(capsys):
-    assert recapture.main(["everything"]) == 2
-    assert "python -m tools.recapture" in capsys.readouterr().err
+    uses = "def g(x):\n    node = x\n    return node + a"
+    sources = ["import torch", "a = 1", inner, uses, "capture(g, torch.ones(1))"]
+    assert recapture.needed(sources) == [one for one in sources if one is not inner]
 
 
 def test_code_for_cuda_takes_triton(monkeypatch, capsys):
@@ -178,14 +163,6 @@ def _runs(pid):
     return True
 
 
-def test_every_child_has_a_limit_of_a_minute_at_most_on_a_quiet_machine():
-    from course.compiled_streams import threads
-
-    for seconds in (captured.TIMEOUT_S, judging.TIMEOUT_S):
-        assert 15 <= seconds <= 60
-    assert threads.PATIENCE_S < captured.TIMEOUT_S  # so that it can say itself which stream stands
-
-
 @pytest.mark.slow
 def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
     monkeypatch.setattr(judging, "TIMEOUT_S", 2.0)
@@ -199,21 +176,8 @@ def test_an_attempt_that_does_not_end_is_told_so(monkeypatch):
     assert "does not come to an end" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_error_of_a_look_is_raised(monkeypatch):
-    class Child:
-        def __init__(self, *given, **named):
-            assert named["timeout"] >= 15
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        def run(self, look, *arguments):
-            return [look(*arguments)]
-
-    monkeypatch.setattr(captured, "Ranks", Child)
-    monkeypatch.setattr(torch_compat, "has_stream_graphs", lambda: True)
+    monkeypatch.setattr(torch_compat, "has_stream_graphs", lambda: True)  # a child runs any function
     with pytest.raises(StreamError, match="no such node"):
-        captured.in_a_child(lambda: StreamError("no such node"), timeout=15)
+        captured.in_a_child(lambda: StreamError("no such node"), ship=False)

@@ -1,4 +1,4 @@
-"""Lesson 10b: its forms against one process, what an open Partial sends, and recompiles; on other models and sizes."""
+"""Lesson 10b outside its example: forms with three ranks and both losses, what is sent at other sizes, recompiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from torch.distributed.tensor.parallel import (
 )
 
 import labkit
-from course.dtensor_compiled.exercises.traffic import cheaper
 from course.dtensor_compiled.logs import LOGS
 from labkit import lessons
 
@@ -79,53 +78,35 @@ class Ends(torch.nn.Module):
         return whole.to_local(grad_placements=[Partial()])
 
 
-def errors(form, kind, compiled, normed):
+def errors(form, kind, compiled, ends=True):
     me, dim, mesh = labkit.ranks.here(), 24, program.tp_mesh()
-    stack, x = program.whole_and_input(dim, 2, 8)
+    stack, x = program.whole_and_input(dim, 2, 9)
     mine = program.FORMS[form](stack, mesh)
-    whole, model = (Normed(part, dim) if normed else part for part in (stack, mine))
+    whole, model = Normed(stack, dim), Normed(mine, dim)
     again, y = x.detach().requires_grad_(), whole(x)
     if kind == "replicated":
         losses(y, kind, 0, 1).backward()
     else:
         sum(losses(y, kind, rank, me.world_size) for rank in range(me.world_size)).backward()
-        model = Ends(model, mesh, form)
     torch.compiler.reset()
-    call = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
+    call = Ends(model, mesh, form) if kind == "summed" and ends else model
+    call = torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call
     losses(call(again), kind, me.rank, me.world_size).backward()
     right = [w.grad.chunk(me.world_size, i % 2)[me.rank] for i, w in enumerate(stack.parameters())]
     found = [getattr(p.grad, "to_local", lambda p=p: p.grad)() for p in mine.parameters()]
-    found, right = [*found, again.grad], [*right, x.grad]
-    if normed:
-        norm = getattr(model, "inner", model).norm
-        found, right = [*found, norm.weight.grad], [*right, whole.norm.weight.grad]
+    found, right = [*found, again.grad, model.norm.weight.grad], [*right, x.grad, whole.norm.weight.grad]
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, right, strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["explicit", "plan"])
-@pytest.mark.parametrize("world", [2, 4])
-def test_each_gradient_is_that_of_one_process_for_both_losses_eager_and_compiled(form, world):
-    with labkit.Ranks(world, device="cpu", backend="gloo", quiet=True) as ranks:
-        for kind in ("replicated", "summed"):
-            for compiled in (False, True):
-                for normed in (False, True):
-                    found = ranks.run(errors, form, kind, compiled, normed, timeout=300)
-                    assert max(found.values()) < 1e-4, (kind, compiled, normed)
-
-
-def wrong_for_a_sum():
-    me = labkit.ranks.here()
-    stack, x = program.whole_and_input(24, 2, 8)
-    mine = program.explicit(stack, program.tp_mesh())
-    stack(x).square().sum().backward()
-    losses(mine(x.detach().requires_grad_()), "summed", me.rank, me.world_size).backward()
-    right = stack.mlps[1].up.weight.grad.chunk(me.world_size, 0)[me.rank]
-    return ((mine.mlps[1].up.grad - right).abs().max() / right.abs().max()).item()
-
-
-def test_the_lessons_g_is_for_a_replicated_loss_only(shm_ranks):
-    assert min(shm_ranks.run(wrong_for_a_sum).values()) > 0.1
+def test_each_gradient_is_that_of_one_process_for_both_losses_eager_and_compiled(three, form):
+    for kind in ("replicated", "summed"):
+        for compiled in (False, True):
+            found = three.run(errors, form, kind, compiled, timeout=300)
+            assert max(found.values()) < 1e-4, (kind, compiled)
+    wrong = three.run(errors, form, "summed", False, ends=False)
+    assert min(wrong.values()) > 0.1, "the lesson's g is for a replicated loss"
 
 
 def placed(dim, tokens):
@@ -146,12 +127,16 @@ def placed(dim, tokens):
     return gathers, estimate.allgather_cost(4 * dim * dim * gib, model, 0) < all_reduce
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_an_open_partial_gathers_the_weight_where_the_model_says_so(world):
-    sizes = {(64, 8): True, (512, 256): False, (1024, 64): False, (2048, 8): False, (256, 4096): True}
-    with labkit.Ranks(world, device="cpu", backend="fake", quiet=True) as silent:
-        for size, gathered in sizes.items():
-            assert silent.run(placed, *size, ranks=0)[0] == (gathered, gathered), size
+@pytest.fixture(scope="module")
+def silent():
+    """Four ranks that send nothing."""
+    with labkit.Ranks(4, device="cpu", backend="fake", quiet=True) as ranks:
+        yield ranks
+
+
+def test_an_open_partial_gathers_the_weight_where_the_model_says_so(silent):
+    for size, gathered in {(64, 8): True, (1024, 64): False, (2048, 8): False, (256, 4096): True}.items():
+        assert silent.run(placed, *size, ranks=0)[0] == (gathered, gathered), size
 
 
 def recompiled(plan, sizes):
@@ -177,21 +162,12 @@ def test_only_an_open_partial_makes_a_guard_of_the_sizes():
     assert "34.607414222037946" in opened and "34.607414222037946" in LOGS["C"]
 
 
-def test_the_cheaper_way_is_decided_by_twice_the_tokens_and_three_times_the_hidden_features():
-    for size in (2, 4, 8):
-        assert cheaper(96, 32, 64, size)[0] == "tokens"  # 192 and 192
-        assert cheaper(104, 32, 64, size)[0] == "weights"
-        assert cheaper(104, 512, 64, size)[0] == "weights"  # the features do not matter
-
-
-def called(placement, dim, depth, tokens):
-    """What a forward and a backward call; without a placement local tensors go from MLP to MLP."""
+def called(dim, depth, tokens):
+    """What a forward and a backward call, where local tensors go from MLP to MLP."""
     stack, x = program.whole_and_input(dim, depth, tokens)
-    plan = program.between(placement) if placement else program.LOCAL
-    mine, counts = program.planned(stack, program.tp_mesh(), plan), []
+    mine, counts = program.planned(stack, program.tp_mesh()), []
     with CommDebugMode() as forward:
         y = mine(x)
-        y = y.full_tensor() if isinstance(y, DTensor) else y
     with CommDebugMode() as backward:
         y.square().mean().backward()
     for comm in (forward, backward):
@@ -199,30 +175,10 @@ def called(placement, dim, depth, tokens):
     return counts, any(p.grad.placements[0].is_partial() for p in mine.parameters())
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_local_tensors_between_the_mlps_are_all_reduced_whatever_the_sizes(world):
-    with labkit.Ranks(world, device="cpu", backend="fake", quiet=True) as silent:
-        for dim, depth, tokens in ((16, 2, 1024), (64, 3, 8), (512, 2, 256), (256, 1, 4096)):
-            counts, partial = silent.run(called, None, dim, depth, tokens, ranks=0)[0]
-            assert (counts, partial) == ([{"all_reduce": depth}, {"all_reduce": depth}], False)
-
-
-def test_redistribute_to_replicate_fixes_the_forward_and_not_the_backward():
-    with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as silent:
-        small, large = (
-            silent.run(called, Replicate(), *size, ranks=0)[0] for size in ((64, 3, 8), (512, 3, 256))
-        )
-    assert small[0][0] == large[0][0] == {"all_reduce": 3}
-    assert "all_gather_into_tensor" in small[0][1] and set(large[0][1]) == {"all_reduce"}
-    assert small[1] and not large[1]
-
-
-def test_redistribute_to_shards_fixes_neither():
-    with labkit.Ranks(2, device="cpu", backend="fake", quiet=True) as silent:
-        few, many = (
-            silent.run(called, Shard(0), *size, ranks=0)[0][0] for size in ((64, 2, 8), (256, 2, 4096))
-        )
-    assert few[0] != many[0] and few[1] != many[1]
+def test_local_tensors_between_the_mlps_are_all_reduced_whatever_the_sizes(silent):
+    for dim, depth, tokens in ((16, 2, 1024), (64, 3, 8), (256, 1, 4096)):
+        counts, partial = silent.run(called, dim, depth, tokens, ranks=0)[0]
+        assert (counts, partial) == ([{"all_reduce": depth}, {"all_reduce": depth}], False)
 
 
 class Gated(torch.nn.Module):
@@ -267,13 +223,11 @@ def of_gated(dim, tokens, one_f):
     return counts, max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_layers_that_share_an_input_sum_its_gradient_once_each_or_with_one_f_once(world):
-    with labkit.Ranks(world, device="cpu", backend="gloo", quiet=True) as ranks:
-        for size in ((16, 8), (64, 256)):
-            for one_f, backward in ((False, 4), (True, 2)):
-                for counts, error in ranks.run(of_gated, *size, one_f).values():
-                    assert counts == [{"all_reduce": 2}, {"all_reduce": backward}] and error < 1e-4
+def test_layers_that_share_an_input_sum_its_gradient_once_each_or_with_one_f_once(three):
+    for size in ((24, 8), (48, 256)):
+        for one_f, backward in ((False, 4), (True, 2)):
+            for counts, error in three.run(of_gated, *size, one_f).values():
+                assert counts == [{"all_reduce": 2}, {"all_reduce": backward}] and error < 1e-4
 
 
 def of_batches(batches, dynamic, gathers):
@@ -301,18 +255,17 @@ def of_batches(batches, dynamic, gathers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 3])
-def test_the_whole_size_of_a_dtensor_is_not_guarded_while_it_is_a_constant(world):
-    """Other sizes, another program and more ranks than the lesson's; right where rows are padded, or a symbol."""
-    even, right, wrong = 4 * world, [True, True], [False, False]
-    with labkit.Ranks(world, device="cpu", backend="gloo", quiet=True) as ranks:
+def test_the_whole_size_of_a_dtensor_is_not_guarded_while_it_is_a_constant(three):
+    """Other sizes and another program than the lesson's; right where rows are padded, or a symbol."""
+    right, wrong = [True, True], [False, False]
 
-        def said(*batches, dynamic=None, gathers=False):
-            return ranks.run(of_batches, batches, dynamic, gathers, timeout=300).same()
+    def said(*batches, dynamic=None, gathers=False):
+        return three.run(of_batches, batches, dynamic, gathers, timeout=300).same()
 
-        assert said(even, even - 1) == said(even, even - 1, dynamic=False) == [right, wrong]
-        assert said(even - world, even, even - 1, dynamic=False) == [right, right, wrong]
-        assert said(even - world, even, even - world) == [right] * 3  # padded: all that the lesson proposes
-        assert said(even, even - world, even, dynamic=False) == [right] * 3
-        for gathers in (False, True):
-            assert said(even, even - 1, even + 1, even - world, dynamic=True, gathers=gathers) == [right] * 4
+    assert said(12, 11) == said(12, 11, dynamic=False) == [right, wrong]
+    assert said(9, 12, 11, dynamic=False) == [right, right, wrong]
+    assert (
+        said(9, 12, 9) == said(12, 9, 12, dynamic=False) == [right] * 3
+    )  # padded: all that the lesson proposes
+    for gathers in (False, True):
+        assert said(12, 11, 13, 9, dynamic=True, gathers=gathers) == [right] * 4

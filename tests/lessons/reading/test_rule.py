@@ -62,25 +62,16 @@ def test_in_training_and_at_another_size_the_collective_is_in_place_and_gradient
         assert error < 1e-4
 
 
-# a line between a product and the end of a function, and what a kernel before the collective is: no copy, one that
-# the line asks for, or an extra one
+# a line between a product and the end of a function, as the lesson has none, and what a kernel before the collective
+# is: no copy, or one that the line asks for
 LINES = {
-    "dist.all_reduce(y)": None,
-    "dist.all_reduce(y.view(-1))": None,
-    "dist.all_reduce(y[:2])": "extra",
-    "dist.all_reduce(y.t())": "extra",
-    "z = y.sin(); dist.all_reduce(y); y = y + z": "extra",
-    "y = y.sin(); dist.all_reduce(y)": None,
     "y = y.sin(); dist.all_reduce(y[:2])": None,
     "y = y.double(); dist.all_reduce(y)": None,
-    "y = F.silu(y[:, :32]) * y[:, 32:]; dist.all_reduce(y)": None,
     "y = F.torch.cat([y, x]); dist.all_reduce(y)": "asked for",
-    "y = y.repeat(2, 1); dist.all_reduce(y)": "asked for",
     "y = y.t().contiguous(); dist.all_reduce(y)": "asked for",
-    "y = y[:, :32].contiguous(); dist.all_reduce(y)": "asked for",
     "y = y[F.torch.tensor([3, 1, 0, 2])]; dist.all_reduce(y)": "asked for",
 }
-ASKED = re.compile("_(cat|repeat|clone|index)_")
+ASKED = re.compile("_(cat|clone|index)_")
 
 
 def stored_as_loaded() -> dict[str, str | None]:
@@ -112,33 +103,3 @@ def stored_as_loaded() -> dict[str, str | None]:
 @pytest.mark.slow
 def test_a_kernel_that_stores_a_value_as_it_was_loaded_copies_and_its_name_has_who_asks_for_it(ranks):
     assert ranks.run(stored_as_loaded, timeout=400)[0] == LINES
-
-
-def gradient(line: str, compiled: bool) -> float | str:
-    """On a rank: the sum of a gradient through `line`, or the error's type."""
-    import torch
-    import torch.distributed as dist
-
-    names = {"dist": dist}
-    exec(f"def program(x, w):\n    y = x @ w\n    {line}\n    return y + 1", names)
-    torch._dynamo.reset()
-    run = torch.compile(names["program"], backend="aot_eager") if compiled else names["program"]
-    w = torch.full((DIM, HIDDEN), 0.02, requires_grad=True)
-    try:
-        run(torch.ones(ROWS, DIM), w).sum().backward()
-    except Exception as error:
-        return type(error).__name__
-    return float(w.grad.sum())
-
-
-@pytest.mark.slow
-def test_in_place_on_what_the_backward_needs_is_wrong_in_eager_and_refused_when_compiled(ranks):
-    torch = pytest.importorskip("torch")
-    s = torch.sigmoid(torch.tensor(0.02 * DIM))
-    right = float(s * (1 - s)) * ROWS * HIDDEN * DIM
-    line = "y = y.sigmoid(); dist.all_reduce(y)"
-    assert abs(ranks.run(gradient, line, False)[0] - right) > 0.1 * right
-    assert ranks.run(gradient, line, True)[0] == "BackendCompilerFailed"
-    line = "y = y.sigmoid().clone(); dist.all_reduce(y)"
-    assert ranks.run(gradient, line, False)[0] == pytest.approx(right, rel=1e-4)
-    assert ranks.run(gradient, line, True)[0] == pytest.approx(right * len(ranks), rel=1e-4)

@@ -47,24 +47,6 @@ def test_what_was_not_measured_is_said_and_the_minimum_is_marked():
     assert "measured on 1 rank: 50 ms. measured on 2 ranks: 40 ms" in figure.summary
 
 
-@pytest.mark.parametrize(
-    ("slope", "title"),
-    [
-        (
-            1e-5,
-            "In the model a step is shortest on 64 ranks: more ranks add more communication than they save work",
-        ),
-        (
-            1,
-            "In the model a step is shortest on 2 ranks: more ranks add more communication than they save work",
-        ),
-        (0, "In the model a step is shortest on 1,024 ranks, the most in this figure"),
-    ],
-)
-def test_the_title_of_the_curve_says_where_the_step_is_shortest(slope, title):
-    assert scale.curves(model(slope), "modelled").summary.startswith(f"{title}. ")
-
-
 def test_each_policy_is_a_line_and_a_sentence_beside_the_slowest_measured_compile():
     rows = [(policy, p, p * 0.9, p * 1.0, p * 1.1) for policy in ("one <b>", "all") for p in (2, 64)]
     found = pd.DataFrame(rows, columns=["policy", "ranks", "p10", "ready s", "p90"])
@@ -88,10 +70,3 @@ def test_the_title_of_the_starts_says_which_policy_is_ready_first():
     assert title(3.0, 2.0, spread=0.6).startswith(
         "Not enough to tell which policy is sooner on 8 ranks: 2 to 3 s, and their bands overlap. "
     )
-
-
-def test_a_missing_column_is_named():
-    with pytest.raises(ValueError, match="share"):
-        scale.curves(model().drop(columns="share"), "modelled")
-    with pytest.raises(ValueError, match="p90"):
-        scale.starts(pd.DataFrame({"policy": [], "ranks": [], "p10": [], "ready s": []}), "simulated")

@@ -25,7 +25,7 @@ def walked(world_size: int, chunks_each: int = 1) -> tuple[int, int, list[list[i
     return steps, sent, have
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("p", [1, 2, 5])
 def test_a_ring_takes_the_steps_and_the_bytes_of_the_formula(p):
     steps, chunks, have = walked(p)
     assert have == [[sum(10**r for r in range(p)) * (c + 1) for c in range(p)]] * p  # it is an all_reduce

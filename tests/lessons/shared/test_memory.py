@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from oddrank.record import record
 
-import labkit
 from course.shared.memory import peak
 
 
@@ -29,7 +29,7 @@ def test_compiled_code_is_measured_as_it_runs():
 
 
 def test_it_says_so_where_a_profiler_runs_already():
-    with labkit.record(), pytest.raises(ValueError, match="a torch profiler is already running"):
+    with record(), pytest.raises(ValueError, match="a torch profiler is already running"):
         peak(lambda: None)
 
 

@@ -31,14 +31,11 @@ LESSONS = {
 
 
 @pytest.mark.parametrize("topic", LESSONS)
-def test_cells_that_nobody_edited_are_the_lessons_own_tables_of_functions_included(topic):
-    own = lessons.program(topic)
-    found = program.choose(topic, lesson_cells.copied(LESSONS[topic]), own.__program__)
+def test_cells_that_nobody_edited_are_the_lessons_own_and_no_other_cell_changes_their_names(topic):
+    """Tables of functions included."""
+    own, lesson = lessons.program(topic), LESSONS[topic]
+    found = program.choose(topic, lesson_cells.copied(lesson), own.__program__)
     assert (found.edited, found.digest) == ((), program.choose(topic, None, ()).digest)
-
-
-@pytest.mark.parametrize("lesson", LESSONS.values())
-def test_no_other_cell_gives_a_name_of_the_program_another_meaning(lesson):
     notebook = json.loads((files.ours("notebooks") / f"{lesson}.ipynb").read_text())
     bound: dict[bool, set[str]] = {True: set(), False: set()}
     for cell in notebook["cells"]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from course.shared import reference
@@ -18,26 +16,6 @@ def test_every_row_says_where_it_comes_from(name):
     assert not table[origin].isna().any(axis=None)
     readme = (reference.FOLDER / "README.md").read_text()
     assert f"## {name}.csv" in readme
-    described = readme.split(f"## {name}.csv")[1].split("\n## ")[0]
-    if name == "scope_runs":
-        assert set(re.findall(r"`(\w+)`", described)) >= set(table.columns) - {"document", "section"}
-
-
-def test_the_scope_runs():
-    runs = reference.load("scope_runs").set_index("run")
-    assert runs["frames_per_s"].dropna().to_dict() == {
-        "Run 7": 16,
-        "Runs 8-9b": 9.6,
-        "Run 12a": 18,
-        "baseline of 12a": 19.5,
-        "Run 12b": 24.5,
-    }
-    assert runs["breaks_per_forward"].dropna().to_dict() == {"Runs 8-9b": 160, "Run 12b": 0}
-    assert runs.loc["Run 14", ["unique_graphs_low", "unique_graphs_high", "graph_breaks"]].tolist() == [
-        12,
-        12,
-        2,
-    ]
 
 
 def test_the_savings_of_offloading_are_relative_to_the_peak_without():

@@ -1,4 +1,4 @@
-"""One compile for all ranks: what the switch removes and leaves, outside of the lesson's examples; figures."""
+"""Lesson 17 outside of its examples: another model, other groups, gradients, three ranks; its figures."""
 
 from __future__ import annotations
 
@@ -11,26 +11,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import labkit
 from course.since import figures
-from course.since.exercises.stays import LINES
 from labkit import lessons
 from labkit.report import Report
 
 program = lessons.program("since")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_switch_removes_what_torch_writes_and_not_what_python_computes(size):
-    with labkit.Ranks(size, device="cpu", backend="fake", quiet=True) as fake:
-
-        def graphs(name):
-            return tuple(len(set(fake.run(program.graphs_of, name, on).values())) for on in (False, True))
-
-        assert graphs("Replicate to Shard, and back") == (size, 1)
-        assert graphs("Shard(0) to Shard(1)") == (size, size)
-        assert graphs("sum over a sub mesh") == (size // 2, 1)
-        assert graphs("slice by mesh.get_local_rank()") == (size, size)
-        assert graphs("other order on one rank (08)") == (1, 1), "the text does not tell the order of inputs"
 
 
 def gated(dim: int, on: bool) -> tuple[str, float]:
@@ -71,7 +55,7 @@ def test_another_model_trains_with_one_graph_and_the_gradients_of_one_process():
 def second_sum(kind: str, on: bool) -> float:
     """On a rank: a compiled maximum over all ranks, after a call over this rank alone."""
     small, large = program.own_group(), dist.group.WORLD
-    if kind != "group":
+    if kind == "mesh.get_group()":
         shape = (dist.get_world_size(), 1)
         small = program.init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))["b"]
         large = program.line_mesh()
@@ -87,12 +71,10 @@ def second_sum(kind: str, on: bool) -> float:
 
 
 @pytest.mark.slow
-def test_with_the_switch_the_first_group_stays_and_a_mesh_does_not():
-    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True, timeout=120) as three:
-        assert list(three.run(second_sum, "group", False).values()) == [3.0, 3.0, 3.0]
-        assert list(three.run(second_sum, "group", True).values()) == [1.0, 2.0, 3.0], "the first group's"
-        for kind in ("mesh", "mesh.get_group()"):
-            assert list(three.run(second_sum, kind, True).values()) == [3.0, 3.0, 3.0], kind
+def test_with_the_switch_the_first_group_stays_and_that_of_a_mesh_does_not(three):
+    assert list(three.run(second_sum, "group", False).values()) == [3.0, 3.0, 3.0]
+    assert list(three.run(second_sum, "group", True).values()) == [1.0, 2.0, 3.0], "the first group's"
+    assert list(three.run(second_sum, "mesh.get_group()", True).values()) == [3.0, 3.0, 3.0]
 
 
 def gradient_of(kind: str, on: bool) -> float | str:
@@ -112,50 +94,10 @@ def gradient_of(kind: str, on: bool) -> float | str:
 
 
 @pytest.mark.slow
-def test_with_the_switch_and_gradients_a_group_is_an_error_and_a_mesh_is_not():
-    with labkit.Ranks(3, device="cpu", backend="gloo", quiet=True, timeout=120) as three:
-        right = set(three.run(gradient_of, "group", False).values())
-        assert right == set(three.run(gradient_of, "mesh", True).values()) and len(right) == 1
-        assert all("cannot pickle" in said for said in three.run(gradient_of, "group", True).values())
-
-
-@pytest.mark.slow
-def test_one_process_compiles_for_four_ranks_where_the_program_is_given_its_mesh(tmp_path):
-    found = {}
-    with (  # new processes on both sides: torch counts groups up, and names them so
-        labkit.Ranks(4, device="cpu", backend="gloo", timeout=240, stall=60, quiet=True) as four,
-        labkit.Ranks(4, device="cpu", backend="fake", quiet=True) as one,
-    ):
-        for form in ("mesh", "mesh, own rows"):
-            for on in (False, True):
-                place = tmp_path / str(len(found))  # no space in it: Inductor gives it to the C++ compiler
-                place.mkdir()
-                way = ("aot_compile", form, on, place)
-                assert one.run(program.compile_ahead, *way, ranks=0)[0] is None
-                found[form, on] = list(four.run(program.use, *way).values())
-            assert [outcome for outcome, _ in found[form, False]] == ["right", "right", "refused", "refused"]
-            assert "guard" in found[form, False][2][1]
-            assert found[form, True] == 4 * [("right", "")]
-
-
-def whole(letter: str) -> str:
-    """On a rank: the error of a line of the job of section 8 that does not become one graph, or nothing."""
-    mesh, own = program.line_mesh(), program.own_group()
-    torch.compiler.reset()
-    try:
-        torch.compile(lambda x: LINES[letter](x, mesh, own), backend="aot_eager", fullgraph=True)(
-            torch.ones(7, 3)
-        )
-    except torch._dynamo.exc.Unsupported as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.slow
-def test_only_distribute_tensor_breaks_the_graph_of_the_job():
-    with labkit.Ranks(3, device="cpu", backend="fake", quiet=True) as three:
-        broken = {letter: said for letter in LINES for said in three.run(whole, letter).values() if said}
-    assert list(broken) == ["f"] and "as_proxy" in broken["f"]
+def test_with_the_switch_and_gradients_a_group_is_an_error_and_a_mesh_is_not(three):
+    right = set(three.run(gradient_of, "group", False).values())
+    assert right == set(three.run(gradient_of, "mesh", True).values()) and len(right) == 1
+    assert all("cannot pickle" in said for said in three.run(gradient_of, "group", True).values())
 
 
 def test_figures_say_in_words_what_they_show():
@@ -167,15 +109,3 @@ def test_figures_say_in_words_what_they_show():
     carried = pd.DataFrame([point | {"rank": rank} for rank in (0, 1)])
     said = figures.portability(carried, "gloo · cpu").summary
     assert "aot_compile, mesh, on: rank 0 right" in said and said.startswith("In 1 of 1 ways every rank runs")
-
-
-def test_tables_without_rows_are_drawn():
-    graphs = pd.DataFrame(columns=["program", "ranks", "switch", "graphs"])
-    carried = pd.DataFrame(columns=["store", "form", "switch", "rank", "outcome"])
-    assert "No program was compiled" in figures.constants(graphs, "gloo · cpu").summary
-    assert "Nothing was stored" in figures.portability(carried, "gloo · cpu").summary
-
-
-def test_the_text_of_a_graph_has_no_file_names():
-    graph = torch.fx.symbolic_trace(lambda x: torch.relu(x) + 1)
-    assert program.plain_text(graph).splitlines()[-1] == "return add" and "#" not in program.plain_text(graph)

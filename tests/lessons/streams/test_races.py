@@ -6,8 +6,6 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course.shared.streams import CAUSES, Program, ops, simulate
 from course.streams.sanitizer import sanitizer_races
@@ -37,6 +35,13 @@ def wait_stream(p):
     p.wait_stream("default", on="side")
 
 
+def program(*steps):
+    p = Program(streams="side")
+    for step in steps:
+        step(p)
+    return p
+
+
 MISTAKES = {
     "missing wait": [produce, record, consume],
     "record too early": [record, produce, wait, consume],
@@ -49,10 +54,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_called_by_its_name(name):
-    p = Program(streams="side")
-    for step in MISTAKES[name]:
-        step(p)
-    (race,) = simulate(p).races
+    (race,) = simulate(program(*MISTAKES[name])).races
     assert race.cause == name and race.text.startswith(name) and race.remedy == CAUSES[name]
     assert race.kind == "read after write" and "kernel 'consume' on 'side' may read 'x' before" in race.text
 
@@ -66,20 +68,15 @@ def test_a_mistake_is_called_by_its_name(name):
         [produce, wait_stream, consume],
         [produce, lambda p: p.synchronize(), consume],
         [produce, record, lambda p: p.synchronize(event="e"), consume],
+        [consume, lambda p: p.kernel("read too", 1, reads="x")],
     ],
 )
 def test_what_is_ordered_is_no_race(steps):
-    p = Program(streams="side")
-    for step in steps:
-        step(p)
-    assert simulate(p).races == ()
+    assert simulate(program(*steps)).races == ()
 
 
 def test_a_wait_stream_that_comes_too_early():
-    p = Program(streams="side")
-    for step in (other, wait_stream, produce, consume):
-        step(p)
-    (race,) = simulate(p).races
+    (race,) = simulate(program(other, wait_stream, produce, consume)).races
     assert race.cause == "wait before record"
 
 
@@ -102,33 +99,7 @@ def test_a_write_over_what_is_still_read():
     assert race.kind == "write after read" and "may write 'x' while op 1" in race.text
 
 
-def test_two_reads_are_no_race():
-    p = Program(streams="side")
-    p.kernel("one", 5, on="side", reads="x")
-    p.kernel("two", 1, reads="x")
-    assert simulate(p).races == ()
-
-
-def test_every_cause_is_reached_by_a_test():
-    assert set(MISTAKES) | {"cross-stream free"} == set(CAUSES)
-
-
 # --- against torch's own vector clocks ---
-
-NAMES = st.sampled_from(["w", "x", "y", "z"])
-STREAMS = st.sampled_from(["default", "a", "b"])
-EVENTS = st.sampled_from(["e", "f", "g"])
-OP = st.one_of(
-    st.tuples(st.just("kernel"), STREAMS, st.sets(NAMES, max_size=2), st.sets(NAMES, max_size=2)),
-    st.tuples(st.just("kernel"), STREAMS, st.sets(NAMES, max_size=2), st.sets(NAMES, max_size=2)),
-    st.tuples(st.just("record"), STREAMS, EVENTS),
-    st.tuples(st.just("wait"), STREAMS, EVENTS),
-    st.tuples(st.just("wait_stream"), STREAMS, STREAMS),
-    st.tuples(st.just("sync"), st.sampled_from(["stream", "event", "device"]), STREAMS, EVENTS),
-    st.tuples(st.just("alloc"), STREAMS, NAMES),
-    st.tuples(st.just("free"), NAMES),
-    st.tuples(st.just("record_stream"), NAMES, STREAMS),
-)
 
 
 def written(drawn) -> Program:
@@ -164,7 +135,7 @@ def written(drawn) -> Program:
 
 
 def drawn(seed: int) -> list[tuple]:
-    """A longer program than lists of drawn ops tend to be, in which memory changes hands."""
+    """The ops of a program in which memory changes hands."""
     draw = random.Random(seed)
     streams, events, names = ("default", "a", "b"), "efg", "wxyz"
 
@@ -185,7 +156,7 @@ def drawn(seed: int) -> list[tuple]:
         "free": lambda: (draw.choice(names),),
         "record_stream": lambda: (draw.choice(names), draw.choice(streams)),
     }
-    words = draw.choices(list(makers), weights=(10, 3, 3, 1, 1, 5, 3, 1), k=draw.randrange(5, 60))
+    words = draw.choices(list(makers), weights=(10, 3, 3, 1, 1, 5, 3, 1), k=draw.randrange(3, 60))
     return [(word, *makers[word]()) for word in words]
 
 
@@ -204,42 +175,10 @@ def compared(p: Program) -> tuple[int, int]:
     return len(ours), len(ours) - kept.total()
 
 
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(st.lists(OP, min_size=4, max_size=40))
-def test_torchs_sanitizer_finds_all_but_cross_stream_frees_however_small_the_program(ops):
-    compared(written(ops))
-
-
-@pytest.mark.slow
-def test_torchs_sanitizer_finds_all_but_cross_stream_frees_in_hundreds_of_programs():
-    counts = []
-
-    @settings(max_examples=700, deadline=None, database=None)
-    @given(st.integers(0, 2**40))
-    def each(seed):
-        counts.append(compared(written(drawn(seed))))
-
-    each()
+def test_torchs_sanitizer_finds_all_but_cross_stream_frees():
+    counts = [compared(written(drawn(seed))) for seed in range(400)]
     # or there would have been nothing to agree upon
-    assert sum(races > 0 for races, _ in counts) > 100 and sum(reused > 0 for _, reused in counts) > 10
-
-
-def test_the_sanitizer_forgets_what_was_freed_and_ours_does_not():
-    """Fed as torch feeds it, CSAN misses the cross-stream free; without allocations and frees it finds it."""
-    p = Program(streams="side")
-    p.alloc("x")
-    p.kernel("make", 1, writes="x")
-    p.record("made")
-    p.wait("made", "side")
-    p.kernel("use", 5, on="side", reads="x")
-    p.free("x")
-    p.alloc("z")
-    p.kernel("overwrite", 1, writes="z")
-    (race,) = simulate(p).races
-    assert race.cause == "cross-stream free"
-    assert sanitizer_races(p) == []
-    assert sanitizer_races(p, frees=False) == [(race.first, race.second, "WRITE")]
+    assert sum(races > 0 for races, _ in counts) > 60 and sum(reused > 0 for _, reused in counts) > 6
 
 
 def test_the_sanitizer_is_fed_what_torch_registers(monkeypatch):

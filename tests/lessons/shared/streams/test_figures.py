@@ -26,16 +26,13 @@ def texts(figure) -> list[str]:
     return [t.get_text() for ax in figure.axes for t in ax.texts] + [t.get_text() for t in figure.texts]
 
 
-def test_a_timeline_names_its_lanes_kernels_and_label():
+def test_a_timeline_names_its_lanes_kernels_label_and_race():
     figure = timeline(simulate(handed_over()))
     said = texts(figure)
     assert {"default", "side", "produce", "consume", "simulated"} <= set(said)
     assert figure.summary == "hand over: 6 units, no race. [simulated]"
     axis = next(ax for ax in figure.axes if ax.get_label().startswith("timeline"))
     assert axis.get_xlabel() == "time, units (as the program states them)"
-
-
-def test_a_race_is_said():
     assert "hand over: 4 units, 1 race (missing wait)" in texts(timeline(simulate(handed_over(wait=False))))
 
 

@@ -1,0 +1,5 @@
+"""`python -m oddrank`."""
+
+from oddrank.command import main
+
+raise SystemExit(main())

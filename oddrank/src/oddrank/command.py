@@ -1,0 +1,130 @@
+"""The command `oddrank`."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from oddrank import __version__, places
+from oddrank.record import Table, Tables, read
+
+__all__ = ["main"]
+
+SHOWN = ("compiles", "marks", "counts")
+MOST_WIDE = 60  # characters of a cell; --json has all of them
+# of a table in the terminal: what fits beside each other
+COLUMNS = {
+    "compiles": (
+        "rank",
+        "id",
+        "where",
+        "func",
+        "outcome",
+        "broke",
+        "operators",
+        "graphs",
+        "seconds",
+        "runs",
+        "why",
+    ),
+    "marks": ("rank", "compile", "where", "func", "kind", "stage", "name"),
+    "counts": ("rank", "compiles", "graphs", "static_breaks", "gave_up", "recompiles", "regions", "breaks"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit status: 2 where the input is none."""
+    parser = argparse.ArgumentParser(
+        prog="oddrank", description="What ranks compiled and ran, and where they differ."
+    )
+    parser.add_argument("--version", action="version", version=f"oddrank {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    tables = commands.add_parser("tables", help="what a folder of traces holds, in rows")
+    tables.add_argument("folder", help="what TORCH_TRACE named, or one file of it")
+    tables.add_argument(
+        "--profile", action="append", default=[], metavar="FILE", help="traces of one profiled step a rank"
+    )
+    tables.add_argument(
+        "--notebook", action="append", default=[], metavar="FILE", help="a notebook whose cells ran"
+    )
+    tables.add_argument("--table", choices=SHOWN, action="append", help="only this one")
+    tables.add_argument("--rank", type=int, action="append", help="only this rank")
+    tables.add_argument("--operators", action="store_true", help="operators and kernels as well")
+    tables.add_argument("--json", action="store_true", help="every column, as JSON")
+    asked = parser.parse_args(arguments)
+    try:
+        profiles = [path for name in asked.profile for path in sorted(glob.glob(name)) or [name]]
+        found = read(asked.folder, profiles, asked.notebook)
+        if asked.rank and (missing := set(asked.rank) - set(found.ranks)):
+            raise ValueError(
+                f"there is no rank {min(missing)}: the trace has {', '.join(map(str, found.ranks))}"
+            )
+    except (OSError, ValueError) as error:
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        print(f"oddrank: {_printable(told)}", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not have every letter
+    try:
+        _print(found, asked)
+        sys.stdout.flush()
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print(found: Tables, asked: argparse.Namespace) -> None:
+    names = asked.table or SHOWN
+    rows = {name: _rows(getattr(found, name), asked) for name in names}
+    if asked.json:
+        print(json.dumps({"torch": found.torch, "notes": found.notes, **rows}, indent=1))
+        return
+    for name in names:
+        print(f"{name} ({len(rows[name])})")
+        for line in _aligned(rows[name], COLUMNS[name]):
+            print(f"  {line}".rstrip())
+    for note in found.notes:
+        print(f"note: {_printable(note)}")
+
+
+def _rows(table: Table[Any], asked: argparse.Namespace) -> list[dict[str, Any]]:
+    hidden = () if asked.operators else ("op", "kernel")
+    wanted = (
+        row
+        for row in table
+        if (not asked.rank or row.rank in asked.rank) and getattr(row, "kind", "") not in hidden
+    )
+    return Table(table.kind, wanted).dicts()
+
+
+def _aligned(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
+    cells = [list(columns), *([_cell(row, column) for column in columns] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    if column == "where":
+        at = row.get("resume") or row["line"]
+        text = f"{_short(places.label(row['file']))}:{at}" + ("" if row.get("exact", True) else "?")
+    elif column == "func":
+        text = _short(row["func"]) + (f", after line {row['resume']}" if row.get("resume") else "")
+    else:
+        value = row[column]
+        text = _short("" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value))
+    return _printable(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
+
+
+def _printable(text: str) -> str:
+    """A text from a trace, which may not command the terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
