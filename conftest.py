@@ -46,10 +46,10 @@ LATER = (
     "course",  # examples that start ranks
     "tests/book",
     "tests/browser",
-    "tests/contract",
+    "tests/delivered",
     "tests/kernel/test_script.py",
     "tests/ledger",
-    "tests/lessons",  # what single cells do; solutions and mistakes are in tests/study
+    "tests/lessons",  # whole lessons, and their rules elsewhere; solutions and mistakes are in tests/study
     "tests/look",
     "tests/notebooks",
     "tests/test_rooms.py",

@@ -142,7 +142,7 @@ def test_a_program_that_differs_from_run_to_run_is_not_laid_at_the_door_of_a_dif
 @pytest.mark.slow
 def test_an_interrupt_ends_it_with_what_was_found_and_leaves_nothing(tmp_path):
     mark = f"LABKIT_TEST_MARK={tmp_path.name}"
-    words = [sys.executable, "-m", "labkit", "look", "--perturb", "--out", "out", SCRIPT, "several"]
+    words = [sys.executable, "-m", "labkit", "look", "--perturb", "--out", "out", SCRIPT, "slow-compile"]
     env = {**os.environ, "LABKIT_TEST_MARK": tmp_path.name}
     with subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import pkgutil
+import re
 import sys
 import threading
 import types
@@ -26,19 +27,15 @@ class UnsupportedTorch(RuntimeError):
     """The installed torch lacks a name that oddrank needs."""
 
 
-def untried() -> str:
-    """A sentence where the installed torch is none that oddrank was run on; '' where it is, or there is none.
+def untried(version: str) -> str:
+    """A sentence about a torch that oddrank was not run on; '' for one that it was, or for no version.
 
-    >>> untried()
-    ''
+    >>> untried("2.13.0+cpu"), untried("3.1.0")
+    ('', "torch 3.1.0: oddrank was run on torch 2.11 to 2.15, so compare its counts with torch's own")
     """
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return ""
-    major, minor = (int(part) for part in version.split("+")[0].split(".")[:2])
-    low, high = ([int(part) for part in end.split(".")] for end in TRIED)
-    if low <= [major, minor] <= high:
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", version)
+    low, high = (tuple(int(part) for part in end.split(".")) for end in TRIED)
+    if found is None or low <= (int(found[1]), int(found[2])) <= high:
         return ""
     return f"torch {version}: oddrank was run on torch {' to '.join(TRIED)}, so compare its counts with torch's own"
 

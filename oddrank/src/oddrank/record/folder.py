@@ -14,6 +14,7 @@ from oddrank.record.compiles import Compiles, Parsed
 from oddrank.record.source import Sources
 from oddrank.record.tables import Tables, merge
 from oddrank.record.trace_log import in_file
+from oddrank.torch_names import untried
 
 __all__ = ["MOST_FILES", "read"]
 
@@ -69,7 +70,7 @@ def read(
     if not parts:
         raise ValueError(f"{folder} has no trace of a compile: run the job with TORCH_TRACE={folder}")
     made = merge(sorted(parts, key=lambda part: part.ranks))
-    made.notes = [*notes, *made.notes]
+    made.notes = [*filter(None, [untried(made.torch)]), *notes, *made.notes]
     return made
 
 

@@ -407,7 +407,7 @@ def _segments(
 
 
 def _notes(events: Sequence[Event], unwatched: dict[str, Compile], log: Log, operators: bool) -> list[str]:
-    notes = []
+    notes = [note] if (note := torch_names.untried(torch.__version__)) else []
     if not events:
         notes.append("the profiler saw nothing: another profiler inside the block takes its events away")
     if unwatched:
