@@ -271,12 +271,13 @@ def _rows(
     rows = []
     meant: dict[str, str] = {}  # a node of the left side -> the one beside it
     for i, j in pairs:
-        a, b = None if i is None else left[i], None if j is None else right[j]
-        if a is None or b is None or i is None or j is None:
-            rows.append(
-                Row("left", a.text, "", i + 1) if a and i is not None else Row("right", "", b.text, 0, j + 1)
-            )
+        if j is None:
+            rows += [] if i is None else [Row("left", left[i].text, "", i + 1)]
             continue
+        if i is None:
+            rows.append(Row("right", "", right[j].text, 0, j + 1))
+            continue
+        a, b = left[i], right[j]
         kind = "same" if a.key == b.key else "changed"
         if a.node and b.node:
             meant[a.node.name] = b.node.name
