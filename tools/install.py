@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # labkit is not installed yet
+sys.path[:0] = [str(ROOT), str(ROOT / "oddrank" / "src")]  # they are not installed yet
 from labkit.packages import as_uv, configured  # noqa: E402
 
 __all__ = ["commands", "main"]
