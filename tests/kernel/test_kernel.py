@@ -144,12 +144,12 @@ def test_no_process_outlives_its_kernel(how):
         kernel.run("import labkit, os, time\nranks = labkit.Ranks(2, device='cpu', quiet=True)")
         ask = (
             "print(*ranks.run(os.getpid).values(), ranks._pool.spawner.process.pid, "
-            "ranks.run(os.getenv, 'MASTER_PORT')[0])"
+            "os.getpid(), ranks.run(os.getenv, 'MASTER_PORT')[0])"
         )
         *pids, port = map(int, kernel.run(ask)["stdout"].split())
-        with socket.create_connection(("127.0.0.1", port), 1):
+        with socket.create_connection(("127.0.0.1", port), 1):  # the store is in one of them
             pass
-        assert len(pids) == 3 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
+        assert len(pids) == 4 and all(os.path.exists(f"/proc/{pid}") for pid in pids)
         kernel.start("ranks.run(time.sleep, 60)")
         time.sleep(0.5)
         if how == "kill":
@@ -158,8 +158,7 @@ def test_no_process_outlives_its_kernel(how):
             kernel.manager.restart_kernel(now=True)
         else:
             kernel.manager.shutdown_kernel(now=False)
-        assert gone(pids, 2) == []  # shutdown_kernel returns once the kernel, busy as it is, has ended
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), 1)
+        # shutdown_kernel returns once the kernel, busy as it is, has ended; its port may be another process's by now
+        assert gone(pids, 2) == []
     finally:
         kernel.close()

@@ -248,6 +248,7 @@ def record(*, stages: bool = False, shapes: bool = False, operators: bool = True
         profile = Profile(shapes=shapes) if operators else regions
         rec = Record()
         kept, log.compiles.keep_stages = log.compiles.keep_stages, stages
+        log.compiles.left_out, log.error = 0, ""  # a record tells of its own
         began = time.monotonic()
         try:
             profile.start()
