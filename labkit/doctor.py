@@ -66,7 +66,7 @@ def features() -> str:
         the versions come from.
 
     >>> print(features().splitlines()[1][:60])
-    compile_backend         2.11 to 2.15  1 of 1            Look
+    aot_backend             2.11 to 2.15  3 of 3            Make
     """
     rows = [("function", "torch", "names there", "what it does")]
     for (function, does, versions, optional), names in _by_function(private_names()).items():

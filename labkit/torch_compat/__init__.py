@@ -9,21 +9,32 @@ from __future__ import annotations
 from typing import Any
 
 from oddrank.torch_names import (
+    UnsupportedTorch,
     current_compile_id,
+    dynamo_reset,
+    find,
+    flight_record,
+    group_members,
+    hide_from_dynamo,
     log_to,
+    no_compile_caches,
     on_region_entry,
+    process_groups,
     profiler_events,
     profiler_mark,
     profiler_running,
     profiling_flag,
     quiet_profiler,
+    require,
     sees_every_region,
+    span,
     trace_logger,
+    uncompiled,
+    within,
 )
 
 from labkit.torch_compat.backends import (
     aot_backend,
-    compile_backend,
     inductor_code,
     only_written,
 )
@@ -32,18 +43,14 @@ from labkit.torch_compat.cold import (
     break_reasons,
     cache_hits,
     compile_events,
-    no_compile_caches,
 )
 from labkit.torch_compat.compiler import (
     COMPILER,
     PRELOAD,
-    dynamo_reset,
     fake_tensors,
-    hide_from_dynamo,
     is_fake,
     patched,
     settings_kept,
-    uncompiled,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
 from labkit.torch_compat.effects import (
@@ -81,16 +88,11 @@ from labkit.torch_compat.gradients import (
 from labkit.torch_compat.groups import (
     default_store,
     fake_store,
-    flight_record,
     functional_collectives,
     functional_op,
     gather_cuda_over_gloo,
-    group_members,
-    groups_by_time,
     local_gloo,
     not_in_flight_record,
-    on_eager_collective,
-    process_groups,
     replace_backend,
     replace_process_group,
     world_name,
@@ -105,18 +107,7 @@ from labkit.torch_compat.streams import (
     state_product,
     stream_names,
 )
-from labkit.torch_compat.versions import (
-    READ,
-    RUN,
-    SUPPORTED,
-    TESTED,
-    UnsupportedTorch,
-    check_version,
-    find,
-    require,
-    span,
-    within,
-)
+from labkit.torch_compat.versions import READ, RUN, SUPPORTED, TESTED, check_version
 
 
 def __getattr__(name: str) -> Any:

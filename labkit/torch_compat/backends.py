@@ -8,20 +8,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import UnsupportedTorch, replaced, require
-
-
-def compile_backend(name: str) -> Callable[..., Any]:
-    """Look up the function of the name of a compile backend, such as 'inductor'.
-
-    Raises:
-        UnsupportedTorch: this torch knows no such backend.
-    """
-    look_up = require("torch._dynamo.backends.registry.lookup_backend")
-    try:
-        return look_up(name)
-    except Exception as error:
-        raise UnsupportedTorch(f"torch.compile has no backend {name!r} here: {error}") from None
+from oddrank.torch_names import replaced, require
 
 
 def aot_backend(

@@ -7,20 +7,10 @@ import json
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from oddrank.torch_names import trace_logger
-
-from labkit.torch_compat.compiler import patched
-from labkit.torch_compat.versions import replaced, require
-
-
-def no_compile_caches() -> Any:
-    """Give a context in which Inductor and AOTAutograd neither read nor fill their caches."""
-    warnings.filterwarnings("ignore", "dynamo_pgo force disabled")  # said once, of what was asked for
-    return patched("inductor.config", force_disable_caches=True)
+from oddrank.torch_names import replaced, require, trace_logger
 
 
 def break_reasons() -> dict[str, int]:

@@ -5,43 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import types
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import require
+from oddrank.torch_names import require
 
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
 # fmt: off
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor")
 # fmt: on
-
-
-def dynamo_reset() -> None:
-    """Forget everything Dynamo compiled or skipped in this process (`torch._dynamo.reset`)."""
-    require("torch._dynamo.reset")()
-
-
-def uncompiled(fn: Any) -> Any:
-    """Return the function or module that `torch.compile` was given; `fn` itself where it is not compiled."""
-    inner = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", None)
-    return fn if inner is None else inner
-
-
-def hide_from_dynamo(*codes: types.CodeType, calls: bool = False) -> None:
-    """Make Dynamo run these code objects as they are, and not compile them. Dynamo is not imported for it.
-
-    Args:
-        codes: the code objects.
-        calls: also run as it is what they call. Otherwise a function that they call may be compiled.
-    """
-    action = require("torch._C._dynamo.eval_frame._FrameAction")
-    inside = action.SKIP if calls else action.DEFAULT
-    skip = require("torch._C._dynamo.eval_frame._FrameExecStrategy")(action.SKIP, inside)
-    hide = require("torch._C._dynamo.eval_frame.set_code_exec_strategy")
-    for code in codes:
-        hide(code, skip)
 
 
 def is_fake(tensor: Any) -> bool:

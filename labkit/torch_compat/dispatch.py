@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from labkit.torch_compat.versions import require
+from oddrank.torch_names import require
 
 
 def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:

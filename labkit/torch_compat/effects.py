@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.torch_compat.versions import find, replaced
+from oddrank.torch_names import find, replaced
 
 # a setting of torch._inductor.config -> its pass, as Inductor names it
 PASSES = {

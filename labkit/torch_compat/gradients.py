@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from oddrank.torch_names import find, replaced
+
 from labkit.torch_compat.effects import Point
-from labkit.torch_compat.versions import find, replaced
 
 # what Dynamo puts in the place of an in-place collective -> what the program calls
 _IN_PLACE = {

@@ -9,7 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from labkit.torch_compat.versions import SUPPORTED, find, within
+from oddrank.torch_names import find, within
+
+from labkit.torch_compat.versions import SUPPORTED
 from oddrank import torch_names
 
 
@@ -59,12 +61,9 @@ def private_names() -> list[PrivateName]:
     """
     found: list[PrivateName] = []
     for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(torch_names.__file__)):
-        there = {one.function for one in found}  # what both packages have is listed once
         body = ast.parse(path.read_text(encoding="utf-8")).body
         functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        for function in [
-            node for name, node in functions.items() if not name.startswith("_") and name not in there
-        ]:
+        for function in [node for name, node in functions.items() if not name.startswith("_")]:
             does = " ".join((ast.get_docstring(function) or "").split()).partition(". ")[0].rstrip(".")
             found += [PrivateName(function.name, does, *asked) for asked in _asked(function, functions)]
     return found

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from labkit.torch_compat.versions import UnsupportedTorch, replaced, require
+from oddrank.torch_names import UnsupportedTorch, replaced, require
 
 
 def pretend_streams() -> Callable[[int], Any]:

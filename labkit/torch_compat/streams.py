@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from labkit.torch_compat.versions import find, replaced, require
+from oddrank.torch_names import find, replaced, require
 
 
 def has_stream_graphs() -> bool:

@@ -6,6 +6,7 @@ were tried do. Any torch is taken; `untried` has a sentence for one that oddrank
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import pickle
@@ -27,15 +28,48 @@ class UnsupportedTorch(RuntimeError):
     """The installed torch lacks a name that oddrank needs."""
 
 
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def within(version: str, since: str = TRIED[0], until: str = TRIED[1]) -> bool:
+    """Say whether a torch version such as '2.13.0+cpu' is in a range, by default in the one that was tried.
+
+    >>> within("2.13.0+cpu"), within("2.13.0", since="2.14"), within("2.14.1", until="2.14")
+    (True, False, True)
+    """
+    return _numbers(since) <= _numbers(version) <= _numbers(until)
+
+
+@functools.cache
+def span(since: str, until: str) -> str:
+    """Give a range of torch versions in words.
+
+    Raises:
+        ValueError: If it is no range within the versions that were tried.
+
+    >>> span("2.12", "2.14"), span("2.13", "2.13")
+    ('2.12 to 2.14', '2.13')
+    """
+    try:
+        low, first, last, high = map(_numbers, (TRIED[0], since, until, TRIED[1]))
+        right = low <= first <= last <= high
+    except ValueError:
+        right = False
+    if not right:
+        raise ValueError(f"from {since!r} to {until!r} is no range within torch {' to '.join(TRIED)}")
+    return since if since == until else f"{since} to {until}"
+
+
 def untried(version: str) -> str:
     """A sentence about a torch that oddrank was not run on; '' for one that it was, or for no version.
 
     >>> untried("2.13.0+cpu"), untried("3.1.0")
     ('', "torch 3.1.0: oddrank was run on torch 2.11 to 2.15, so compare its counts with torch's own")
     """
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", version)
-    low, high = (tuple(int(part) for part in end.split(".")) for end in TRIED)
-    if found is None or low <= (int(found[1]), int(found[2])) <= high:
+    found = re.match(r"\d{1,4}\.\d{1,4}", version)
+    if found is None or within(found[0]):
         return ""
     return f"torch {version}: oddrank was run on torch {' to '.join(TRIED)}, so compare its counts with torch's own"
 
@@ -54,7 +88,11 @@ def find(dotted: str, default: Any = None, *, since: str = TRIED[0], until: str 
 
     >>> find("torch._dynamo.nothing.such", "nothing")
     'nothing'
+
+    Raises:
+        ValueError: From `since` to `until` is no range within the versions that were tried.
     """
+    span(since, until)
     home, _, name = dotted.rpartition(".")
     try:
         return getattr(sys.modules[home], name)  # 0.3 us where it is imported, and 15 us the other way
@@ -85,8 +123,10 @@ def require(dotted: str, *others: str, since: str = TRIED[0], until: str = TRIED
     for name in (dotted, *others):
         if (found := find(name, _MISSING, since=since, until=until)) is not _MISSING:
             return found
-    names, span = " or ".join((dotted, *others)), since if since == until else f"{since} to {until}"
-    raise UnsupportedTorch(f"torch {metadata.version('torch')} has no {names}; torch {span} has it")
+    names = " or ".join((dotted, *others))
+    raise UnsupportedTorch(
+        f"torch {metadata.version('torch')} has no {names}; torch {span(since, until)} has it"
+    )
 
 
 def replaced(dotted: str, stand_in: Any, *, since: str = TRIED[0], until: str = TRIED[1]) -> Any:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from oddrank.torch_names import within
 from torch import nn
 
 import labkit
@@ -13,7 +14,6 @@ from course.repair import program, stages
 from course.shared.outcomes import judge as judge_end
 from labkit.ranks import RankError
 from labkit.ranks.output import quiet_stderr
-from labkit.torch_compat.versions import within
 
 FAULTS = list(program.TRAINING_FIXES)
 
