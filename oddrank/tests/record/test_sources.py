@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
+import sys
 
 import pytest
-from oddrank.record import payloads
+import torch
+from oddrank.record import payloads, record
 from oddrank.record.guard_words import again
 from oddrank.record.source import Sources
 
@@ -93,3 +96,23 @@ def test_failed_guards_have_no_address_and_say_what_changes():
         "tensor 'x' rank mismatch. expected 1, actual 2"
     ]
     assert again(["n == 3", "n == 2"]) == "`n` changes (2 -> 3)"
+
+
+def test_a_file_that_was_edited_between_two_records_is_read_again(tmp_path, monkeypatch):
+    file = tmp_path / "edited.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # its times are whole seconds
+    found = []
+    for text in (
+        "class A:\n    def f(self, x):\n        return x + 1\n",
+        "class B:\n    def f(self, x):\n        return x + 2\n",
+    ):
+        file.write_text(text)
+        sys.modules.pop("edited", None)
+        importlib.invalidate_caches()
+        made = next(one for name, one in vars(importlib.import_module("edited")).items() if name in "AB")()
+        run = torch.compile(made.f, backend="eager")
+        with record() as rec:
+            run(torch.ones(2))
+        found += [one.func for one in rec.compiles if one.during]
+    assert found == ["A.f", "B.f"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,17 +47,25 @@ class Call:
 
 
 class Calls:
-    """The calls that torch's flight recorder holds: the last 2000, of groups whose backend is written in C++."""
+    """The calls that torch's flight recorder holds, the last ones of groups whose backend is written in C++.
 
-    def __init__(self) -> None:
-        groups = {
-            name: f"{name}: {', '.join(map(str, m))}" for name, m in torch_names.group_members().items()
-        }
-        self._only = Call(group=next(iter(groups.values()))) if len(groups) == 1 else Call()
+    It is read when a call is first asked for: most records have no collective.
+    """
+
+    @functools.cached_property
+    def _groups(self) -> dict[str, str]:
+        members = torch_names.group_members()
+        return {name: f"{name}: {', '.join(map(str, ranks))}" for name, ranks in members.items()}
+
+    @functools.cached_property
+    def _calls(self) -> list[Call]:
         epoch = time.time_ns() - time.monotonic_ns()
-        entries = torch_names.flight_record() if groups else []
-        self._calls = [_call(entry, epoch, groups) for entry in entries]
-        self._times = [call.at for call in self._calls]
+        entries = torch_names.flight_record() if self._groups else []
+        return [_call(entry, epoch, self._groups) for entry in entries]
+
+    @functools.cached_property
+    def _times(self) -> list[int]:
+        return [call.at for call in self._calls]
 
     def between(self, start: int, end: int) -> Call:
         """The call made between two times, in ns of `time.monotonic_ns()`. Without a record of it, only the group is
@@ -66,7 +75,7 @@ class Calls:
         near.sort(key=lambda i: max(start - self._times[i], self._times[i] - end))
         if near and start - SLACK_NS <= self._times[near[0]] <= end + SLACK_NS:
             return self._calls[near[0]]
-        return self._only
+        return Call(group=next(iter(self._groups.values()))) if len(self._groups) == 1 else Call()
 
 
 def _call(entry: Mapping[str, Any], epoch: int, groups: Mapping[str, str]) -> Call:

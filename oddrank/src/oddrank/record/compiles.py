@@ -107,7 +107,7 @@ class Compiles:
 
     Args:
         rank: The rank; where an entry says another, that one counts.
-        sources: The text of the program's files.
+        sources: The text of the program's files, each read once.
         parsed: Texts that other ranks had as well.
         file_name: The path of a file that torch wrote as a number before this began to listen; '' for unknown.
     """
@@ -131,7 +131,7 @@ class Compiles:
         self.keep_stages = True  # whether to keep what comes after Dynamo's graph
         # called when a compile begins, when its caches answer, and when it ends
         self.listeners: list[Callable[[Try], None]] = []
-        self._sources = sources
+        self.sources = sources
         self._parsed = parsed or Parsed()
         self._names: dict[int, str] = {}
         self._file_name = file_name
@@ -338,7 +338,7 @@ class Compiles:
                 made.notes.append(f"rank {rank}: only the first {len(made.marks)} facts were kept")
                 break
             made.marks += marks
-        qualified = self._sources.qualified
+        qualified = self.sources.qualified
         for row in made.compiles:  # last: until here the name is the code's own
             row.func = qualified(row.file, row.resume or row.line, row.func)
         for mark in made.marks:
@@ -394,7 +394,7 @@ class Compiles:
                 nodes[stage, op.name] = add(
                     op.file, op.line, op.func, "op", stage=stage, name=op.target, text=op.type
                 )
-        callers.place(row, found, self._sources, one.callers)
+        callers.place(row, found, self.sources, one.callers)
         for file, line, func in one.inlined:
             add(file, line, func, "inlined")
         for entry in (entry for stage, entry in one.texts if stage == "optimize_ddp_split_graph"):
@@ -520,7 +520,7 @@ class Compiles:
         file, line, name = frame[:3]
         if file != row.file or resumed(name)[0] != row.func:
             return False
-        mine, other = self._sources.inside(file, row.line), self._sources.inside(file, line)
+        mine, other = self.sources.inside(file, row.line), self.sources.inside(file, line)
         return mine is None or other is None or mine == other
 
 

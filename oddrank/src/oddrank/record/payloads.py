@@ -87,7 +87,6 @@ class Break:
         hints: What torch suggests.
         frames: The program's stack as (file, line, function, code), outermost first.
         after: Title and explanation of a second break that the first one led to, which ended the frame; '' for none.
-        gave_up: Whether the frame runs eagerly from now on.
         text: All that torch says, but for the stacks.
     """
 
@@ -96,7 +95,6 @@ class Break:
     hints: tuple[str, ...] = ()
     frames: tuple[tuple[str, int, str, str], ...] = ()
     after: tuple[str, str] = ("", "")
-    gave_up: bool = False
     text: str = ""
 
 
@@ -136,7 +134,6 @@ def report(text: str) -> Break:
         tuple(dict.fromkeys(without_addresses(hint) for hint in hints if "report an issue" not in hint)),
         tuple((file, int(line), func, code) for file, line, func, code in _FRAME.findall(stack)),
         (without_addresses(_title(second)), later[1] if later else "") if second.strip() else ("", ""),
-        "falling back to eager" in text[:400] or "skip tracing the frame" in text[:400],
         without_addresses(body.partition("Stack variable source attribution:")[0]).strip(),
     )
 

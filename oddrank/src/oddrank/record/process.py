@@ -309,6 +309,7 @@ def tables_of(
         operators: Whether a profiler ran.
         stages: Add `frames`, the compiles with their stages as text.
     """
+    log.compiles.sources = Sources()  # a file may have been edited, and loaded again, since the last record
     events = tidy(raw)
     rank = log.compiles.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
     held = _held(events, log)

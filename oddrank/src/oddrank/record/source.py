@@ -70,6 +70,7 @@ class Sources:
     def text(self, file: str) -> str:
         """The text of a file; '' where it is not here."""
         if file not in self._texts:
+            linecache.checkcache(file)  # an edited file is read anew
             kept = "".join(linecache.getlines(file)) if file in linecache.cache else ""
             kept = kept or self._cells.get(Path(file).stem, "") or self._of_disk(file)
             self._texts[file] = kept
