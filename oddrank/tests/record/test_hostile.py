@@ -85,7 +85,7 @@ def whole(number: int = 0, again: int = 0) -> list[str]:
         entry("aot_forward_graph", {}, GRAPH, **at),
         entry("optimize_ddp_split_graph", {}, GRAPH, **at),
         entry("optimize_ddp_split_child", {"name": "submod_0"}, GRAPH, **at),
-        entry("inductor_output_code", {"filename": "/tmp/x.py"}, KERNELS, **at),
+        entry("inductor_output_code", {"filename": "/home/ada/x.py"}, KERNELS, **at),
         artifact(
             "inductor_provenance_tracking_kernel_stack_traces",
             json.dumps({"cpp_fused_sin_0:1": ['File "/home/ada/model.py", line 5, in step']}),
