@@ -37,7 +37,7 @@ def numbers(version: str) -> str:
     low, high = torch_compat.SUPPORTED
     series = [[int(number) for number in one.split(".")[:2]] for one in (low, whole, high)]
     if series != sorted(series):
-        known = "SUPPORTED in labkit/torch_compat/versions.py"
+        known = "TRIED in oddrank/src/oddrank/torch_names.py"
         raise ValueError(f"labkit supports torch {low} to {high}, not {whole}: {known}")
     return whole
 

@@ -110,6 +110,7 @@ ASK = ("require", "find", "replaced")  # what takes a torch name within torch_co
 # private attributes there of objects, not of modules; and a name that no version has, but builds with CUDA
 OF_OBJECTS = {"_getframe", "_timeout", "_devices", "_replace", "_allgather_base", "_orig_mod"}
 OF_OBJECTS |= {
+    "_torchdynamo_disable",
     "_torchdynamo_orig_callable",
     "_dump_nccl_trace",
     "_all_gather_result",
@@ -143,7 +144,12 @@ def not_asked_for(tree: ast.AST, names: list[str]) -> list[str]:
 
 
 def test_in_it_each_private_torch_name_is_asked_for_by_its_whole_name():
-    trees = {path: parse(path) for path in MODULES if path.parent.name == "torch_compat"}
+    theirs = ROOT / "oddrank" / "src" / "oddrank" / "torch_names.py"
+    trees = {
+        path: parse(path)
+        for path in (*MODULES, theirs)
+        if path.parent.name == "torch_compat" or path == theirs
+    }
     names = [text.value for tree in trees.values() for call in asked(tree) for text in texts_in(call)]
     names.append("torch.__trace")  # a logger's
     found = {path.name: not_asked_for(tree, names) for path, tree in trees.items()}
