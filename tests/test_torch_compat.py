@@ -16,7 +16,6 @@ CHECK = "torch._inductor.cpu_vec_isa.VecISA.check_build"
 # modules that are asked for whole: for a user, for `__file__`, and for what only some builds or versions have
 MODULES = {
     "torch.distributed._functional_collectives",
-    "torch.distributed.distributed_c10d",
     "torch._C._distributed_c10d",
     "torch._inductor.fx_passes.overlap_scheduling",
 }

@@ -17,7 +17,6 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any
 from unittest import mock
 
@@ -123,10 +122,10 @@ def require(dotted: str, *others: str, since: str = TRIED[0], until: str = TRIED
     for name in (dotted, *others):
         if (found := find(name, _MISSING, since=since, until=until)) is not _MISSING:
             return found
+    import torch
+
     names = " or ".join((dotted, *others))
-    raise UnsupportedTorch(
-        f"torch {metadata.version('torch')} has no {names}; torch {span(since, until)} has it"
-    )
+    raise UnsupportedTorch(f"torch {torch.__version__} has no {names}; torch {span(since, until)} has it")
 
 
 def replaced(dotted: str, stand_in: Any, *, since: str = TRIED[0], until: str = TRIED[1]) -> Any:
