@@ -7,12 +7,15 @@ import glob
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oddrank import __version__, places
 from oddrank.record import Table, Tables, read
+from oddrank.source import AnnotatedSource, annotate, compare
+from oddrank.source.text import printable
 
 __all__ = ["main"]
 
@@ -45,13 +48,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"oddrank {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+    source = commands.add_parser("source", help="the program's source, and what each rank did at each line")
     tables = commands.add_parser("tables", help="what a folder of traces holds, in rows")
-    tables.add_argument("folder", help="what TORCH_TRACE named, or one file of it")
-    tables.add_argument(
-        "--profile", action="append", default=[], metavar="FILE", help="traces of one profiled step a rank"
-    )
-    tables.add_argument(
-        "--notebook", action="append", default=[], metavar="FILE", help="a notebook whose cells ran"
+    for one in (source, tables):
+        one.add_argument("folder", help="what TORCH_TRACE named, or one file of it")
+        one.add_argument(
+            "--profile",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="traces of one profiled step a rank",
+        )
+        one.add_argument(
+            "--notebook", action="append", default=[], metavar="FILE", help="a notebook whose cells ran"
+        )
+    source.add_argument("--html", metavar="FILE", help="write a page instead")
+    source.add_argument("--against", metavar="FOLDER", help="an older run to compare with: its traces")
+    source.add_argument("--shapes", action="store_true", help="what each line makes, such as f32[4, s0]")
+    source.add_argument("--libraries", action="store_true", help="functions of libraries, too")
+    source.add_argument("--title", default="", help="of the page; its files by default")
+    source.add_argument(
+        "--colour", choices=("auto", "always", "never"), default="auto", help="of the terminal"
     )
     tables.add_argument("--table", choices=SHOWN, action="append", help="only this one")
     tables.add_argument("--rank", type=int, action="append", help="only this rank")
@@ -59,38 +76,64 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables.add_argument("--json", action="store_true", help="every column, as JSON")
     asked = parser.parse_args(arguments)
     try:
-        profiles = [path for name in asked.profile for path in sorted(glob.glob(name)) or [name]]
-        found = read(asked.folder, profiles, asked.notebook)
-        if asked.rank and (missing := set(asked.rank) - set(found.ranks)):
-            raise ValueError(
-                f"there is no rank {min(missing)}: the trace has {', '.join(map(str, found.ranks))}"
-            )
+        shown = _source(asked) if asked.command == "source" else _tables(asked)
     except (OSError, ValueError) as error:
         told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        print(f"oddrank: {_printable(told)}", file=sys.stderr)
+        print(f"oddrank: {printable(told)}", file=sys.stderr)
         return 2
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may not have every letter
     try:
-        _print(found, asked)
+        for line in shown:
+            print(line.rstrip())
         sys.stdout.flush()
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _print(found: Tables, asked: argparse.Namespace) -> None:
+def _read(folder: str, asked: argparse.Namespace, profiles: bool = True) -> Tables:
+    names = asked.profile if profiles else ()
+    return read(
+        folder, [path for name in names for path in sorted(glob.glob(name)) or [name]], asked.notebook
+    )
+
+
+def _source(asked: argparse.Namespace) -> list[str]:
+    def annotated(tables: Tables) -> AnnotatedSource:
+        about = {"shapes": asked.shapes, "libraries": asked.libraries, "notebooks": asked.notebook}
+        return annotate(tables, title=asked.title, **about)
+
+    made = annotated(_read(asked.folder, asked))
+    if asked.against:
+        made = compare(annotated(_read(asked.against, asked, profiles=False)), made, asked.title)
+    if asked.html:
+        with open(asked.html, "w", encoding="utf-8") as file:
+            file.write(made.page())
+        return [asked.html]
+    colour = sys.stdout.isatty() if asked.colour == "auto" else asked.colour == "always"
+    return made.text(colour, shutil.get_terminal_size((118, 24)).columns).splitlines()
+
+
+def _tables(asked: argparse.Namespace) -> Iterator[str]:
+    found = _read(asked.folder, asked)
+    if asked.rank and (missing := set(asked.rank) - set(found.ranks)):
+        raise ValueError(f"there is no rank {min(missing)}: the trace has {', '.join(map(str, found.ranks))}")
+    return _lines(found, asked)
+
+
+def _lines(found: Tables, asked: argparse.Namespace) -> Iterator[str]:
     names = asked.table or SHOWN
     rows = {name: _rows(getattr(found, name), asked) for name in names}
     if asked.json:
-        print(json.dumps({"torch": found.torch, "notes": found.notes, **rows}, indent=1))
+        yield json.dumps({"torch": found.torch, "notes": found.notes, **rows}, indent=1)
         return
     for name in names:
-        print(f"{name} ({len(rows[name])})")
+        yield f"{name} ({len(rows[name])})"
         for line in _aligned(rows[name], COLUMNS[name]):
-            print(f"  {line}".rstrip())
+            yield f"  {line}"
     for note in found.notes:
-        print(f"note: {_printable(note)}")
+        yield f"note: {printable(note)}"
 
 
 def _rows(table: Table[Any], asked: argparse.Namespace) -> list[dict[str, Any]]:
@@ -118,13 +161,8 @@ def _cell(row: dict[str, Any], column: str) -> str:
     else:
         value = row[column]
         text = _short("" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value))
-    return _printable(text)
+    return printable(text)
 
 
 def _short(text: str) -> str:
     return text if len(text) <= MOST_WIDE else text[: MOST_WIDE - 1] + "…"
-
-
-def _printable(text: str) -> str:
-    """A text from a trace, which may not command the terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -24,13 +24,24 @@ _AT_ONCE = getattr(
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function in a file: its first and last line, decorators included, its name with the classes around it, and the
-    calls in it as (line, name called)."""
+    """A function in a file.
+
+    Args:
+        first: Its first line, decorators included.
+        last: Its last line.
+        name: With the classes around it.
+        calls: The calls in it as (line, name called).
+        line: Of its `def`.
+        body: Its statements in turn as (first line, last line, whether it may return from its middle), without the
+            docstring, up to one that always leaves.
+    """
 
     first: int
     last: int
     name: str
     calls: tuple[tuple[int, str], ...] = ()
+    line: int = 0
+    body: tuple[tuple[int, int, bool], ...] = ()
 
 
 @dataclass
@@ -155,7 +166,8 @@ def _functions(text: str) -> list[Function]:
             if not isinstance(child, ast.ClassDef):
                 first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
                 name = ".".join((*around, child.name))
-                found.append(Function(first, child.end_lineno or first, name, _calls(child)))
+                last = child.end_lineno or first
+                found.append(Function(first, last, name, _calls(child), child.lineno, _body(child)))
             walk(child, (*around, child.name) if isinstance(child, ast.ClassDef) else ())
 
     try:
@@ -163,6 +175,17 @@ def _functions(text: str) -> list[Function]:
     except RecursionError:
         return []
     return found
+
+
+def _body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[tuple[int, int, bool], ...]:
+    found = []
+    for one in function.body[ast.get_docstring(function, clean=False) is not None :]:
+        leaves = isinstance(one, (ast.Return, ast.Raise))
+        inside = not leaves and any(isinstance(node, (ast.Return, ast.Raise)) for node in ast.walk(one))
+        found.append((one.lineno, one.end_lineno or one.lineno, inside))
+        if leaves:
+            break
+    return tuple(found)
 
 
 def _calls(function: ast.AST) -> tuple[tuple[int, str], ...]:
