@@ -137,8 +137,11 @@ class Compiles:
         self._file_name = file_name
         self._last_frame = -1
         self._code: dict[tuple[str, int], str] = {}
-        # (file, function) -> frames in the chains of compiles, with the ids of these; made when it is asked for
-        self._chains: dict[tuple[str, str], dict[tuple[str, int, str], set[str]]] | None = None
+        # what only a break needs whose line torch left out, made when one asks for it:
+        # (file, function, line after which it goes on) -> frames in the chains of compiles, with the ids of these
+        self._chains: dict[tuple[str, str, int], dict[tuple[str, int, str], set[str]]] | None = None
+        # and a broken compile, by its id() -> where the rest of its code begins
+        self._rests: dict[int, tuple[str, int, str]] | None = None
         self._kept = 0  # characters
 
     # --- entries of the trace ---
@@ -330,7 +333,7 @@ class Compiles:
         """
         made = Tables(torch=self.torch)
         rank = self.rank or 0
-        self._chains = None
+        self._chains = self._rests = None
         made.compiles += (row for _, row in chosen)
         for one, row in chosen:
             marks = self._marks(one, row)
@@ -403,7 +406,7 @@ class Compiles:
                 add(file, line, func, "split", name=f"DDP cuts the graph: part {n} of {len(parts)}")
         self._kernels(one, nodes, add)
         if one.break_text:
-            self._break(row, payloads.report(one.break_text), add)
+            self._break(one, row, payloads.report(one.break_text), found, add)
         elif row.outcome == "error":
             kind, reason, file, line = one.failure
             said = payloads.report(f"Graph Break Reason: {reason}\nUser code traceback:\n")
@@ -450,7 +453,9 @@ class Compiles:
                 ):
                     add(file, line, func, "kernel", stage=order[0], name=name, exact=exact)
 
-    def _break(self, row: Compile, said: Break, add: Callable[..., Mark]) -> None:
+    def _break(
+        self, one: Try, row: Compile, said: Break, found: Sequence[Mark], add: Callable[..., Mark]
+    ) -> None:
         """A break stands at the line of the compiled frame itself; `via` names the program's line that it calls."""
         kind = "gave-up" if row.outcome == "gave-up" else "break"
         about: dict[str, Any] = {
@@ -467,10 +472,14 @@ class Compiles:
         at: Sequence[Any] | None = next(
             (frame for frame in reversed(said.frames) if self._own(row, frame)), None
         )
+        exact = True
         if at is None:
-            # torch 2.13 merges neighbours of one name, so this frame's line may be missing: what was called from it
-            # when it then ran eagerly tells the line
-            at = next((frame for frame in self._called_from(row) if self._own(row, frame)), None)
+            # torch 2.13 to 2.15 merge neighbours of one name, such as `forward` that calls a `forward`, so this frame's
+            # line may be missing: the rest of its code goes on there, or what it called then was compiled
+            at = self._goes_on(one)
+            at = at or next((frame for frame in self._called_from(row) if self._own(row, frame)), None)
+            if at is None and (tail := self._tail(row, found)):
+                at, exact = (row.file, tail, row.func), False
         if at is None:
             mine = [frame for frame in said.frames if not is_library(frame[0])]
             at, kind = (mine or said.frames)[-1], "cause" if kind == "gave-up" else kind
@@ -486,7 +495,8 @@ class Compiles:
             deeper = said.frames[own[-1] :] if own else deeper
         about["chain"] = tuple(frame[:3] for frame in deeper)
         via = mine[-1] if mine else deeper[-1] if deeper else at
-        add(at[0], at[1], row.func, kind, **about, via="" if via[:2] == at[:2] else f"{via[0]}:{via[1]}")
+        about |= {"exact": exact, "via": "" if via[:2] == at[:2] else f"{via[0]}:{via[1]}"}
+        add(at[0], at[1], row.func, kind, **about)
         if kind in ("gave-up", "cause"):
             title, why = said.after if said.after[0] else (said.title, said.why)
             add(
@@ -500,20 +510,46 @@ class Compiles:
                 via=f"{at[0]}:{at[1]}",
             )
 
+    def _goes_on(self, one: Try) -> tuple[str, int, str] | None:
+        """Where the rest of a broken frame's code begins: the next such code after the break that no later break of
+        that function has taken, since a call inside of it ends first."""
+        if self._rests is None:
+            self._rests, open_ = {}, dict[tuple[int, str, Any], list[Try]]()
+            for other in self.tries.values():
+                row = other.row
+                key = other.epoch, row.file, self.sources.inside(row.file, row.line) or (row.func, row.line)
+                if row.resume and other.id.endswith("/0") and (broken := open_.get(key)):
+                    self._rests[id(broken.pop())] = row.file, row.resume, row.func
+                if row.broke:
+                    open_.setdefault(key, []).append(other)
+        found = self._rests.get(id(one))
+        if found is None and not one.id.endswith("/0"):  # a recompile: the rest is there already
+            first = self.tries.get((one.epoch, f"{one.id.rpartition('/')[0]}/0"))
+            found = self._rests.get(id(first))
+        return found
+
     def _called_from(self, row: Compile) -> Iterator[tuple[str, int, str]]:
-        """Frames of a compile's function in the chains of other compiles, in their order."""
+        """Frames of a compile's code in the chains of other compiles, in their order."""
         if self._chains is None:
             self._chains = {}
             for one in self.tries.values():
                 for frame in one.row.chain:
-                    ids = self._chains.setdefault((frame[0], resumed(frame[2])[0]), {}).setdefault(
-                        frame, set()
-                    )
+                    key = (frame[0], *resumed(frame[2]))
+                    ids = self._chains.setdefault(key, {}).setdefault(frame, set())
                     if len(ids) < 2:
                         ids.add(one.row.id)
-        for frame, ids in self._chains.get((row.file, row.func), {}).items():
+        for frame, ids in self._chains.get((row.file, row.func, row.resume), {}).items():
             if ids != {row.id}:
                 yield frame
+
+    def _tail(self, row: Compile, marks: Sequence[Mark]) -> int:
+        """The line of the `return f(...)` that a frame without a rest breaks at; 0 where the text has none."""
+        function = self.sources.inside(row.file, row.line)
+        if function is None:
+            return 0
+        used = [m.line for m in marks if m.kind == "op" and m.stage == "dynamo" and m.file == row.file]
+        low = max([row.resume, *(line for line in used if function.first <= line <= function.last)])
+        return next((line for line in function.tails if line >= low), 0)
 
     def _own(self, row: Compile, frame: Sequence[Any]) -> bool:
         """Whether a frame of a stack is the one that this compile is of."""

@@ -319,6 +319,7 @@ def tables_of(
         lambda one: one.started >= began or id(one) in ran or (one.gave_up and one.epoch == now)
     )
     made = log.compiles.tables(chosen)
+    made.torch = torch.__version__  # the entry that has it may have been written before this listened
     for one, row in chosen:
         row.during, row.runs = one.started >= began, 0
     rows = {id(one): row for one, row in chosen}

@@ -9,6 +9,8 @@ import json
 import linecache
 import os
 import stat
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +36,9 @@ class Function:
         line: Of its `def`.
         body: Its statements in turn as (first line, last line, whether it may return from its middle), without the
             docstring, up to one that always leaves.
+        tails: The lines of `return f(...)`.
+        branches: Lines that a call may leave out: of an `if`, a `case` or an `except`, outer ones first.
+        inner: Lines of the functions and classes inside it, below their `def`.
     """
 
     first: int
@@ -42,6 +47,9 @@ class Function:
     calls: tuple[tuple[int, str], ...] = ()
     line: int = 0
     body: tuple[tuple[int, int, bool], ...] = ()
+    tails: tuple[int, ...] = ()
+    branches: tuple[tuple[int, int], ...] = ()
+    inner: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
@@ -53,6 +61,7 @@ class Sources:
     """
 
     _texts: dict[str, str] = field(default_factory=dict)
+    _split: dict[str, list[str]] = field(default_factory=dict)
     _functions: dict[str, list[Function]] = field(default_factory=dict)
     _lines: dict[str, list[Function | None]] = field(
         default_factory=dict
@@ -97,9 +106,15 @@ class Sources:
                 return importlib.util.decode_source(content)
         return ""
 
+    def lines(self, file: str) -> list[str]:
+        """The lines of a file as Python counts them: a form feed ends none."""
+        if file not in self._split:
+            self._split[file] = self.text(file).split("\n")
+        return self._split[file]
+
     def line(self, file: str, number: int) -> str:
         """A line of a file, without its indentation; '' where it is not here."""
-        lines = self.text(file).splitlines()
+        lines = self.lines(file)
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
     def functions(self, file: str) -> list[Function]:
@@ -167,7 +182,8 @@ def _functions(text: str) -> list[Function]:
                 first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
                 name = ".".join((*around, child.name))
                 last = child.end_lineno or first
-                found.append(Function(first, last, name, _calls(child), child.lineno, _body(child)))
+                statements = _body(child), _tails(child), *_branches(child)
+                found.append(Function(first, last, name, _calls(child), child.lineno, *statements))
             walk(child, (*around, child.name) if isinstance(child, ast.ClassDef) else ())
 
     try:
@@ -177,15 +193,49 @@ def _functions(text: str) -> list[Function]:
     return found
 
 
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and what it holds, outer ones first; of a function or class inside only the node itself."""
+    waiting = deque([node])
+    while waiting:
+        yield (one := waiting.popleft())
+        if one is node or not isinstance(one, _SCOPES):
+            waiting.extend(ast.iter_child_nodes(one))
+
+
 def _body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[tuple[int, int, bool], ...]:
     found = []
     for one in function.body[ast.get_docstring(function, clean=False) is not None :]:
         leaves = isinstance(one, (ast.Return, ast.Raise))
-        inside = not leaves and any(isinstance(node, (ast.Return, ast.Raise)) for node in ast.walk(one))
+        nodes = () if leaves or isinstance(one, _SCOPES) else _own(one)
+        inside = any(isinstance(node, (ast.Return, ast.Raise)) for node in nodes)
         found.append((one.lineno, one.end_lineno or one.lineno, inside))
         if leaves:
             break
     return tuple(found)
+
+
+def _tails(function: ast.AST) -> tuple[int, ...]:
+    returns = [node for node in _own(function) if isinstance(node, ast.Return)]
+    return tuple(sorted(node.lineno for node in returns if isinstance(node.value, ast.Call)))
+
+
+def _branches(function: ast.AST) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    branches: list[tuple[int, int]] = []
+    inner: list[tuple[int, int]] = []
+    for node in _own(function):
+        if node is not function and isinstance(node, _SCOPES):
+            inner.append((node.lineno + 1, node.end_lineno or node.lineno))
+        blocks: list[list[ast.stmt]] = []
+        if isinstance(node, ast.If):
+            blocks = [node.body, node.orelse]
+        elif isinstance(node, (ast.ExceptHandler, ast.match_case)):
+            blocks = [node.body]
+        spans = [(block[0].lineno, block[-1].end_lineno or block[-1].lineno) for block in blocks if block]
+        branches += [span for span in spans if span[0] > getattr(node, "lineno", 0)]
+    return tuple(branches), tuple(inner)
 
 
 def _calls(function: ast.AST) -> tuple[tuple[int, str], ...]:

@@ -120,25 +120,25 @@ class _Pen:
         cells = [c for one in shown for row in one.rows for c in row.cells]
         notes = {note.kind for one in shown for row in one.rows for note in row.notes}
         keys = {
-            '<i class="solid">A</i>operators in graph A': any(c.graphs for c in cells),
-            '<i class="pale"></i>in that graph, without an operator of its own': any(
+            '<i class="solid">A</i> operators in graph A': any(c.graphs for c in cells),
+            '<i class="pale"></i> in that graph, without an operator of its own': any(
                 c.between for c in cells
             ),
-            '<i class="hollow"></i>inlined into a caller\'s graph': any(c.inlined for c in cells),
-            "<i>✂</i>the graph ends": bool(notes & {"break", "gave-up"}),
-            '<i class="eager"></i>runs in eager': any(c.eager for c in cells),
-            "<i>↻</i>compiled again": "recompile" in notes,
-            "<i>⇄</i>collective": "collective" in notes,
-            "<i>≠</i>" + ("the runs differ" if self.listing.against else "ranks differ"): any(
+            '<i class="hollow"></i> inlined into a caller\'s graph': any(c.inlined for c in cells),
+            "<i>✂</i> the graph ends": bool(notes & {"break", "gave-up"}),
+            '<i class="eager"></i> runs in eager': any(c.eager for c in cells),
+            "<i>↻</i> compiled again": "recompile" in notes,
+            "<i>⇄</i> collective": "collective" in notes,
+            "<i>≠</i> " + ("the runs differ" if self.listing.against else "ranks differ"): any(
                 s.differs for s in shown
             ),
-            "<i>×2</i>runs in a step": any(c.runs is not None for c in cells),
-            "<i>→</i>what the line makes": "shape" in notes,
+            "<i>×2</i> runs in a step": any(c.runs is not None for c in cells),
+            "<i>→</i> what the line makes": "shape" in notes,
         }
         told = "".join(f'<p class="told">{_escape(note)}</p>' for note in self.listing.notes)
         title = title or ", ".join(names[:3]) + more
         return (
-            f"<header><h1>{_escape(title)} <small>{_escape(' · '.join(said))}</small></h1>"
+            f"<header><p class='title'><b>{_escape(title)}</b> <small>{_escape(' · '.join(said))}</small></p>"
             f'<div class="key">{" ".join(f"<span>{key}</span>" for key, there in keys.items() if there)}</div>'
             f"</header>{told}"
         )
@@ -206,9 +206,9 @@ class _Pen:
         )
         heads = "".join(f"<th>{_escape(lane.head)}</th>" for lane in one.lanes)
         made = [
-            f'<section class="fn" id="{self.ids[id(one)]}"><h2><code><span class="of">'
+            f'<section class="fn" id="{self.ids[id(one)]}"><p class="name"><code><span class="of">'
             f"{_escape(''.join(part + '.' for part in around))}</span>{_escape(name)}</code> "
-            f'<span class="at">{_escape(one.file)}:{one.first}</span> <span class="chips">{chips}</span></h2>'
+            f'<span class="at">{_escape(one.file)}:{one.first}</span> <span class="chips">{chips}</span></p>'
             f'<table class="src" style="--w:{code}"><colgroup>{columns}<col></colgroup><thead><tr>'
             f'<th class="n">{"" if self.alone else "rank"}</th>{heads}<th class="c">{_escape(" · ".join(told))}</th>'
             "</tr></thead><tbody>"
@@ -320,7 +320,7 @@ def _more(row: Row) -> str:
             made.append(f'<p class="hint">→ <a {there}>PyTorch on this graph break</a></p>')
     for who, stages in row.operators.items():
         columns = "".join(
-            f"<div><h4>{_escape(f'{who} · ' if who else '')}{stage}</h4><ul>"
+            f"<div><p class='stage'>{_escape(f'{who} · ' if who else '')}{stage}</p><ul>"
             + "".join(
                 f"<li><code>{_escape(op.name)}</code>{f' <span>×{op.times}</span>' if op.times > 1 else ''}"
                 f"{f' <span>{_escape(op.type)}</span>' if op.type else ''}</li>"
@@ -338,7 +338,7 @@ def _painted(lines: Sequence[str]) -> list[str]:
     spots: dict[int, list[tuple[int, int, str]]] = {}
     try:
         for t in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
-            tag = {tokenize.STRING: "q", tokenize.COMMENT: "i"}.get(t.type, "")
+            tag = {tokenize.STRING: "span", tokenize.COMMENT: "i"}.get(t.type, "")
             if t.type == tokenize.NAME and keyword.iskeyword(t.string):
                 tag = "b"
             if tag and t.start[0] == t.end[0]:
