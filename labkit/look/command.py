@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import shutil
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -120,10 +121,18 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
     index = files.replace(folder / "index.html", body.encode())
+    if given.source and looked is not None and not early:
+        said = f"{_source(looked)}\n\n{said}"
     print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
     if given.trace and looked is not None and not early:
         print(f"trace: {files.below(chrome_trace.save(looked.record, given.trace))}", flush=True)
     return looked
+
+
+def _source(looked: found.Look) -> str:
+    """The annotated source for this terminal, or for a file."""
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return looked.source.text(colour, shutil.get_terminal_size((118, 24)).columns)
 
 
 def _why(failure: str, folder: Path) -> str:

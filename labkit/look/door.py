@@ -117,6 +117,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
     what = "compare every collective between ranks before it runs (gloo and shm; slower)"
     parser.add_argument("--verify", action="store_true", help=what)
+    what = "print the program's source, too, and what each rank did at each line; the page has it in any case"
+    parser.add_argument("--source", action="store_true", help=what)
     what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
     parser.add_argument("--values", action="store_true", help=what)
     what = "run it as it is, and then with one difference on one rank at a time"

@@ -6,7 +6,7 @@ import functools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from oddrank.record import Compile, Count, Tables, first_difference, merge
 from oddrank.record.guard_words import form, words
 from oddrank.record.tables import POINT_TO_POINT
 from oddrank.record.timeline import collective_op, marked, point_to_point
+from oddrank.source import AnnotatedSource
 from oddrank.stages import diff
 
 from labkit import files
-from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas, rows
+from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas, rows, source
 from labkit.look.finding import Finding
 from labkit.look.graphs import other_numbers, without_sizes
 from labkit.look.met import Again, Break, again_of, breaks_of
@@ -32,7 +33,7 @@ __all__ = ["Look", "gather", "nothing", "read", "together"]
 TEXTS = dict.fromkeys(["rank", "compile", "name", "code", "guards"], "str") | {"rank": "int64"}
 HELD = {"replicas": replicas.TYPES, "calls": calls.TYPES, "gradients": gradients.TYPES}
 HELD |= {"names": names.TYPES, "texts": TEXTS, "asked": made.TYPES}
-HELD |= {"effects": effects.TYPES, "loads": loads.TYPES}
+HELD |= {"effects": effects.TYPES, "loads": loads.TYPES, "sources": source.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
@@ -65,6 +66,7 @@ class Look:
         held: What ranks wrote besides, by name, as tables of `HELD`: what they held after the last recorded step,
             `replicas`, the `calls` of these steps, the `texts` of graphs and guards.
         failed: Whether the program failed after the recorded steps.
+        lines: The same as `whole` with operators, runs and what ran and was compiled before: for the annotated source.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Look:
     missing: list[int] = field(default_factory=list)
     held: dict[str, pd.DataFrame] = field(default_factory=dict)
     failed: bool = False
+    lines: Tables = field(default_factory=Tables)
 
     @property
     def unit(self) -> str:
@@ -298,6 +301,13 @@ class Look:
             if len(ranks) < len(self.ranks)
         ]
 
+    @functools.cached_property
+    def source(self) -> AnnotatedSource:
+        """The program's source, and what each rank did at each line."""
+        made, ran = str(self.provenance.get("torch", "")), self.record
+        lines = replace(self.lines, torch=made, collectives=ran.collectives, profiled=ran.profiled)
+        return source.annotated(lines, self.held["sources"])
+
     def guard_of(self, name: str, rank: int) -> str:
         """Return in words why a rank compiled a function again, with the guard itself."""
         reasons = [row.reason for row in self.again if (row.name, row.rank) == (name, rank)]
@@ -355,7 +365,7 @@ class Look:
 
     def report(self, name: str = "look") -> Report:
         """Return everything as one Report, whose view is the fragment strip."""
-        whole = rows.frames(self.whole)
+        whole = rows.frames(self.lines, operators=True)
         tables = {"summary": self.counts, "costly": self.breaks, **rows.frames(self.record)}
         tables |= {"breaks": self.record.breaks.frame(), "counts": self.record.counts.frame()}
         tables |= {f"all_{part}": whole[part] for part in WHOLE} | self.held
@@ -375,7 +385,7 @@ def read(folder: Path) -> Look | None:
     if not paths:
         return None
     looked = together([_of_rank(path) for path in paths])
-    looked.whole = journal.complete(looked.whole, folder)
+    looked.whole, looked.lines = (journal.complete(one, folder) for one in (looked.whole, looked.lines))
     return looked
 
 
@@ -450,7 +460,8 @@ def together(reports: list[Report]) -> Look:
         part: pd.concat([one.tables[part].astype(types) for one in reports], ignore_index=True)
         for part, types in HELD.items()
     }
-    merged, whole = merge(records), merge(compiled)
+    merged, lines = merge(records), merge(compiled)
+    whole = _of_run(lines)
     first = reports[0].provenance
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
     shown[FIRST] = [round(ms) for one in reports for ms in one.provenance.get(FIRST, [])]
@@ -458,7 +469,17 @@ def together(reports: list[Report]) -> Look:
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
-    return Look(reports[0].title, merged, whole, shown, notes, missing, held)
+    return Look(reports[0].title, merged, whole, shown, notes, missing, held, lines=lines)
+
+
+def _of_run(lines: Tables) -> Tables:
+    """What was compiled in the run, without what was compiled before and only ran in it."""
+    mine = [row for row in lines.compiles if row.during or row.outcome == "gave-up"]
+    known = {(row.rank, row.id) for row in mine}
+    found = Tables()
+    found.compiles += (replace(row, runs=None) for row in mine)
+    found.marks += (m for m in lines.marks if (m.rank, m.compile) in known and m.kind not in rows.LEFT_OUT)
+    return found
 
 
 def _take_for_alike(record: Tables, looked: Look) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.look import calls, causes, replicas, switches
+from labkit.look import calls, causes, replicas, source, switches
 from labkit.look.folds import folded
 from labkit.look.found import Look
 from labkit.look.met import Phase, phases
@@ -54,8 +54,6 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         "step": "from a compiled call to the end of <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
-    recompiles = [(row.rank, row.name, row.reason, row.place) for row in looked.again]
-    recompiles = pd.DataFrame(recompiles, columns=["rank", "name", "reason", "place"])
     parts = [
         f"<h1>{escape(looked.name)}</h1>",
         f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {escape(looked.record.label)}"
@@ -66,18 +64,15 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         else "",
         f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        *source.parts(looked.source),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
         viewer(looked.record, picture(strip(looked.record, "typical"), strip_text(looked.record, "typical"))),
         *_breaks(looked),
         *_ranks(looked),
-        "<h2>Recompiles, in the whole run</h2>",
-        table(recompiles, "The guard that failed, and where its value is used."),
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
         table(looked.collectives, "In the order of the first call."),
-        f"<h2>Compiled regions per {unit}</h2>",
-        table(looked.regions()),
         "<h2>tlparse</h2>",
         f"<p><a href='{escape(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and"
         " links to the web that you may follow.</p>"
@@ -136,16 +131,7 @@ def _breaks(looked: Look) -> list[str]:
             columns=["explanation", "hints", "owner"]
         )
     names = {"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
-    parts.append(table(costly.rename(columns=names)))
-    ran = set(zip(costly["place"], costly["reason"], strict=True))
-    given_up = [row for row in looked.met if row.kind == "gave-up"]
-    idle = [row for row in looked.met if row.kind == "break" and (row.place, row.reason) not in ran]
-    plain = "Frames given up in the whole run: Python runs them, and what they call may be compiled."
-    unused = f"Compiled in the run, and not executed in these {looked.unit}s."
-    for rows, said in ((given_up, plain), (idle, unused)):
-        told = dict.fromkeys((row.name, row.reason, row.place) for row in rows)
-        parts += [table(pd.DataFrame(list(told), columns=["name", "reason", "place"]), said)] if told else []
-    return parts
+    return [*parts, table(costly.rename(columns=names))]
 
 
 def _ranks(looked: Look) -> list[str]:
@@ -159,8 +145,6 @@ def _ranks(looked: Look) -> list[str]:
             parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
         if len(differing) > 3:
             parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
-    for name, ranks in looked.partial()[:6]:
-        parts.append(f"<p>{escape(name)} was compiled on rank {escape(ranks)} only.</p>")
     held = replicas.differing(looked.held["replicas"])
     if len(held):
         parts.append(table(held, "Parameters and buffers after the last recorded step, by their 2-norm."))

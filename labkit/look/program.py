@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from oddrank.places import rewrite
-from oddrank.record import Tables, install
+from oddrank.record import Compile, Tables, install
 from oddrank.record.compiles import Try
 from oddrank.record.profile import shared_clock
 from oddrank.stages.guards import parse
 
 from labkit import report
-from labkit.look import calls, conditions, decisions, journal, made, replicas, rows
+from labkit.look import calls, conditions, decisions, journal, made, replicas, rows, source
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
 from labkit.look.found import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
@@ -319,17 +319,23 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     """What one rank says: the record of the steps, and of the whole run so far what was compiled."""
     log = install()
     now = log.epoch()
-    chosen = log.compiles.chosen(lambda one: one.started >= steps.began or (one.gave_up and one.epoch == now))
-    whole = log.compiles.tables(chosen)
-    for one, row in chosen:
-        row.during = one.started >= steps.began
     rec = Tables(clock=shared_clock()) if steps.rec is None else steps.rec
+    runs = {_compile(row): row.runs for row in rec.compiles}
+    chosen = log.compiles.chosen(
+        lambda one: (
+            one.started >= steps.began or (one.gave_up and one.epoch == now) or _compile(one.row) in runs
+        )
+    )
+    whole = log.compiles.tables(chosen)
+    whole.collectives = rec.collectives
+    for one, row in chosen:
+        row.during, row.runs = one.started >= steps.began, runs.get(_compile(row))
     texts = [
         (rank, row.id, row.name, rewrite(one.text("dynamo")), _guards(one))
         for one, row in chosen
-        if one.has_code
+        if one.has_code and row.during
     ]
-    compiled = rows.frames(whole)
+    compiled = rows.frames(whole, operators=True)
     tables = {
         **rows.frames(rec),
         **{f"all_{part}": compiled[part] for part in WHOLE},
@@ -338,6 +344,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         "asked": made.asked(steps.made),
         "effects": steps.seen.table(steps.made),
         "loads": steps.loads(),
+        "sources": source.texts(whole, log.compiles.sources),
         **steps.after,
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already
@@ -354,6 +361,11 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         provenance=report.provenance(**facts),
         notes=[*rec.notes, *([steps.note] if steps.note else [])],
     )
+
+
+def _compile(row: Compile) -> tuple[str, float]:
+    """Which compile a row is of: tables that have others besides may number those of one id otherwise."""
+    return row.id.partition(" ")[0], row.seconds
 
 
 def _guards(one: Try) -> str:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from labkit import files
+from labkit.look import rows, source
 from labkit.look.page import picture
 from labkit.page import document, table
 from labkit.report import Report
@@ -63,7 +64,12 @@ def _parts(report: Report) -> list[str]:
             parts.append(picture(figure, getattr(figure, "summary", "") or report.title))
         except (ValueError, TypeError, KeyError) as error:  # it needs to be told more, or is an older report
             parts.append(f"<p class='quiet'>No figure: {html.escape(str(error))}</p>")
-    parts.append(table(report.frame))
+    try:
+        parts += source.parts(source.recorded(report.tables, str(report.provenance.get("torch", ""))))
+    except ValueError as error:  # of another version
+        parts.append(f"<p class='quiet'>No source: {html.escape(str(error))}</p>")
+    if next(iter(report.tables), "") not in rows.KEPT:  # what one rank recorded has no table for a reader
+        parts.append(table(report.frame))
     for said in (report.verdicts, report.notes):
         parts.append(
             "<ul>" + "".join(f"<li>{html.escape(str(one))}</li>" for one in said) + "</ul>" if said else ""

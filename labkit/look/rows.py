@@ -13,7 +13,11 @@ from oddrank.record import Collective, Compile, Mark, Range, Segment, Table, Tab
 __all__ = ["KEPT", "columns", "frames", "tables", "value"]
 
 KEPT = {"compiles": Compile, "marks": Mark, "collectives": Collective, "ranges": Range, "segments": Segment}
-LEFT_OUT = ("op", "kernel", "inlined")  # marks of which there are thousands, and of which a look says nothing
+LEFT_OUT = (
+    "op",
+    "kernel",
+    "inlined",
+)  # marks of which there are thousands, and which the annotated source alone shows
 
 
 def columns(name: str) -> list[str]:
@@ -21,10 +25,22 @@ def columns(name: str) -> list[str]:
     return Table(KEPT[name]).columns
 
 
-def frames(found: Tables) -> dict[str, pd.DataFrame]:
-    """The tables by name, without marks of operators."""
-    short = Table(Mark, (mark for mark in found.marks if mark.kind not in LEFT_OUT))
+def frames(found: Tables, operators: bool = False) -> dict[str, pd.DataFrame]:
+    """The tables by name.
+
+    Args:
+        found: The tables.
+        operators: Whether marks of Dynamo's operators, kernels and inlined functions stay. Those of lowered operators
+            never do: they are most of all.
+    """
+    short = Table(
+        Mark, (mark for mark in found.marks if mark.kind not in LEFT_OUT or (operators and _kept(mark)))
+    )
     return {name: (short if name == "marks" else getattr(found, name)).frame() for name in KEPT}
+
+
+def _kept(mark: Mark) -> bool:
+    return mark.kind != "op" or mark.stage == "dynamo"
 
 
 def tables(found: Mapping[str, pd.DataFrame], **about: Any) -> Tables:
@@ -42,11 +58,17 @@ def tables(found: Mapping[str, pd.DataFrame], **about: Any) -> Tables:
         if name in found:
             known = typing.get_type_hints(kind)
             cells = [
-                [value(cell, known[column], f"{name}.{column}") for cell in found[name][column].tolist()]
-                for column in known
+                _values(found[name][column].tolist(), known[column], f"{name}.{column}") for column in known
             ]
             getattr(made, name).extend(kind(*row) for row in zip(*cells, strict=True))
     return made
+
+
+def _values(cells: list[Any], kind: Any, where: str) -> list[Any]:
+    """A column; most hold one type, whose cells need no look at each."""
+    if kind in (str, bool, int) and all(type(cell) is kind for cell in cells):
+        return cells
+    return [value(cell, kind, where) for cell in cells]
 
 
 def value(cell: Any, kind: Any, where: str) -> Any:

@@ -13,7 +13,8 @@ from oddrank.record.source import Sources
 from oddrank.stages import guards as guards_of
 
 from labkit import page
-from labkit.look import begun, journal
+from labkit.look import begun, journal, source
+from labkit.look.attempt import LOGS
 from labkit.look.found import Look
 from labkit.look.met import breaks_of
 from labkit.ranks.errors import name_all
@@ -62,6 +63,7 @@ def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: st
         *(f"<p class='bad'>{_e(line)}</p>" for line in ended),
         f"<pre>{_e(failure)}</pre>",
         "" if ended else f"<p>{ELSEWHERE}</p>",
+        *source.parts(source.of_traces(folder / LOGS)),
         "<h2>What was compiled until then</h2>",
         page.table(_compiled(folder), "In order, functions of torch included."),
         "<h2>Breaks</h2>",

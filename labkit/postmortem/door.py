@@ -49,18 +49,23 @@ def _postmortem(given: argparse.Namespace) -> int:
 
 
 def _told(given: argparse.Namespace) -> int:
-    from labkit.postmortem import material, page, tools, verdict
+    from labkit.postmortem import material, page, source, tools, verdict
 
     held = material.gather(given.folders, _progress() if sys.stderr.isatty() else _silent)
     told = verdict.judge(held)
-    print(page.summary(told, held), flush=True)
+    places = dict((file, path) for path, file in material.found(given.folders))
+    drawn = source.Shown()
+    try:
+        drawn = source.shown(held, places)
+    except Exception as error:  # traces are data from outside, and cost no verdict
+        print(f"labkit: the source is not shown: {type(error).__name__}: {error}", file=sys.stderr)
+    print(page.summary(told, held, drawn.text), flush=True)
     if not any(read.kind for read in held.reads):
         return 1
-    places = dict((file, path) for path, file in material.found(given.folders))
     ran = tools.run(held, places, given.out)
     name = given.folders[0].resolve().name
     path = files.replace(
-        given.out / "index.html", page.html(told, held, name, ran).encode("utf-8", "replace")
+        given.out / "index.html", page.html(told, held, name, ran, drawn.parts).encode("utf-8", "replace")
     )
     print(f"\npage: {path}")
     return 0 if told.told else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from labkit.page import document, escape, table
@@ -17,8 +19,14 @@ __all__ = ["html", "summary"]
 MOST_ROWS = 400
 
 
-def summary(verdict: Verdict, material: Material) -> str:
-    """What the terminal shows: the verdict, the chain, what each rank did, and what is not known."""
+def summary(verdict: Verdict, material: Material, source: str = "") -> str:
+    """What the terminal shows: the verdict, the chain, what each rank did, what it compiled, and what is not known.
+
+    Args:
+        verdict: what was told.
+        material: what was read.
+        source: what was being compiled, as text.
+    """
     known = [read for read in material.reads if read.kind]
     lines = [f"{len(known)} of {len(material.reads)} files recognised: {_kinds(material)}", ""]
     lines += [f"{verdict.kind.upper()}: {verdict.head}", *(f"  - {said}" for said in verdict.chain), ""]
@@ -26,6 +34,7 @@ def summary(verdict: Verdict, material: Material) -> str:
         said = verdict.states[ranks[0]].said
         example = f"rank {ranks[0]}: " if len(ranks) > 1 else ""
         lines.append(f"{name}: {'rank' if len(ranks) == 1 else 'ranks'} {spell(ranks)} ({example}{said})")
+    lines += ["", source] if source else []
     lines += ["", *(f"not known: {text}" for text in verdict.unknown)] if verdict.unknown else []
     return "\n".join(lines)
 
@@ -46,7 +55,13 @@ def _by_state(verdict: Verdict) -> dict[str, list[int]]:
     return found
 
 
-def html(verdict: Verdict, material: Material, name: str, tools: list[Tool]) -> str:
+def html(
+    verdict: Verdict,
+    material: Material,
+    name: str,
+    tools: list[Tool],
+    source: Sequence[str] = (),
+) -> str:
     """Return the page.
 
     Args:
@@ -54,6 +69,7 @@ def html(verdict: Verdict, material: Material, name: str, tools: list[Tool]) -> 
         material: what was read.
         name: of the job's folder.
         tools: what became of tlparse and torchfrtrace.
+        source: what the traces say of the program's lines, as parts of the page.
     """
     ranks = sorted(verdict.states)
     found = schedule.differences(material.dumps, ranks)
@@ -64,6 +80,7 @@ def html(verdict: Verdict, material: Material, name: str, tools: list[Tool]) -> 
         f"<p class='quiet'>{len(ranks)} ranks · {escape(_kinds(material))}</p>",
         f"<div class='{bad}'><b>{escape(verdict.kind)}</b>: {_said(verdict.head)}</div>",
         f"<ol>{''.join(f'<li>{_said(said)}</li>' for said in verdict.chain)}</ol>" if verdict.chain else "",
+        *source,
         "<h2>What is not known</h2>",
         f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in verdict.unknown)}</ul>"
         if verdict.unknown

@@ -83,7 +83,7 @@ def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     assert base["unit"] == "step" and base["ranks"]["0"]["collectives"] > 0
     assert (tmp_path / "look-decoder" / "index.html").exists()
 
-    words = ("--out", "page", "--save", "more.json", "--against", "base.json")
+    words = ("--out", "page", "--source", "--save", "more.json", "--against", "base.json")
     more = look(*words, *script, "--print", "--branch")
     assert more.returncode == 1, more.stderr
     now = json.loads((tmp_path / "more.json").read_text())
@@ -99,6 +99,9 @@ def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     first = body.partition("What to do first")[2].partition("The strip of one step")[0]
     assert "decoder.py:26 (Chatty.forward)" in first and "hint" in first
     assert "The graph of" in body
+    differs = re.search(r"28 ≠.*┃ +x = x \* 1\.0", more.stdout)
+    assert differs and "✂ graph ends: cannot trace builtin operator `print`" in more.stdout, more.stdout
+    assert body.index("ranks differ</span>") < body.index("What to do first")
     assert not re.search(r"src=['\"](?!data:)", body)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 
+import pandas as pd
 import pytest
+from oddrank.record import Collective, Compile, Mark, Tables
+from oddrank.record.source import Sources
 from oddrank.stages import guards
 
-from labkit.look import gate, page, summary
+from labkit.look import gate, page, source, summary
+from labkit.look import reports as pages
 from labkit.look.call import look
 from labkit.look.found import together
 from labkit.look.program import watch
 from labkit.look.steps import Options
+from labkit.report import Report
 
 
 def forwards(count: int, apart: bool = False) -> dict:
@@ -90,7 +95,7 @@ def test_what_it_looks_at_compiles_as_it_does_alone(ranks, found):
     assert alone["unique_graphs"] == found.counts["graphs"][0]
     breaks = found.breaks
     assert alone["breaks"] == len(breaks) == 1
-    assert list(breaks["place"]) == ["test_look.py:32 (model)"] and "graph_break()" in breaks["hints"][0]
+    assert list(breaks["place"]) == ["test_look.py:37 (model)"] and "graph_break()" in breaks["hints"][0]
     assert 0 < breaks["outside_ms"][0] < found.duration_ms() and 0 < breaks["share"][0] < 1
 
 
@@ -203,9 +208,93 @@ def test_the_figure_is_the_strip(ranks):
 
 def test_the_page_holds_all_that_it_shows(found):
     body = page.html(found, failure="rank 1 raised <ValueError>")
-    for text in ("What to do first", "test_look.py:32 (model)", "Executed breaks per forward", "Provenance"):
+    for text in ("What to do first", "test_look.py:37 (model)", "Executed breaks per forward", "Provenance"):
         assert text in body
     assert "&lt;ValueError&gt;" in body
-    assert not re.search(r"(?:src|href)=['\"](?:https?:)?//", body), "it loads nothing"
+    assert not re.search(r"src=['\"]?(?!['\"]?data:)|<link|@import|url\(", body), "it loads nothing"
     assert "prefers-color-scheme:dark" in body
     assert all(source.startswith("data:") for source in re.findall(r"<img[^>]*src='([^']*)'", body))
+
+
+def rows_of(drawn, name: str) -> dict:
+    """The lines of a function, by what they begin with."""
+    (section,) = (one for one in drawn.listing.sections if one.name.endswith(name))
+    return {row.text.split("#")[0].strip(): row for row in section.rows}
+
+
+def test_each_line_has_what_ranks_did_there_and_how_often_in_a_step(ranks):
+    """The text and the operators come with the record: neither is read where the page is made."""
+    said = [
+        one.to_json() for one in ranks.run(watch, forwards, (4, True), {}, Options(0, 1, "forwards")).values()
+    ]
+    assert "x = x.sin()" in said[0]
+    found = together([Report.from_json(one.replace("x = x.sin()", "x = x.SIN()")) for one in said])
+    lines = rows_of(found.source, "model")
+    one, other = lines["x = x.SIN()"].cells
+    assert (one.graphs, one.runs, other.runs) == (("A",), 4, 5)
+    (broke,) = lines["torch._dynamo.graph_break()"].notes
+    assert broke.kind == "break" and broke.words.endswith("· 4 to 5× a step")
+    (again,) = lines["def model(x):"].notes
+    assert (again.kind, again.who) == ("recompile", "rank 1") and "Float -> Double" in again.words
+    (operators,) = lines["x = x.SIN()"].operators.values()
+    assert [one.name.lstrip(".") for one in operators["Dynamo"]] == ["sin"]
+    assert {text for text, row in lines.items() if row.differs} == {"def model(x):", "return inner(x).cos()"}
+    body = page.html(found)
+    assert body.index("x.SIN()") < body.index("What to do first") and str(__file__) not in body
+
+
+def tangent(x):
+    return x.tan()
+
+
+def kept(make: bool) -> None:
+    import torch
+
+    from labkit.look import call  # a module outlives a look
+
+    if make:
+        call.kept_by_a_test = torch.compile(tangent, backend="eager")
+    call.kept_by_a_test(torch.ones(3))
+    torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
+
+
+def test_what_was_compiled_before_a_look_and_runs_in_it_is_in_the_source_and_in_no_count(ranks):
+    for make, graphs in ((True, 2), (False, 1)):
+        looked = together(list(ranks.run(watch, kept, (make,), {}, Options(0, 1, "kept")).values()))
+        assert list(looked.counts["graphs"]) == [graphs] * 2
+        assert rows_of(looked.source, "tangent")["return x.tan()"].cells[0].runs == 1
+
+
+def test_a_saved_look_shows_its_source_and_an_older_one_is_read(reports, found, tmp_path):
+    report = found.report()
+    report.save(tmp_path)
+    lines = rows_of(source.recorded(Report.load(tmp_path / "look.json").tables), "model")
+    assert lines["x = x.sin()"].cells[0].runs == 1
+    assert source.HEADING in pages.write(tmp_path).read_text()
+    del report.tables["sources"]
+    report.save(tmp_path)
+    assert source.HEADING not in pages.write(tmp_path).read_text()
+    reports[0].save(tmp_path)  # what one rank wrote
+    assert source.HEADING in pages.write(tmp_path).read_text()
+
+
+def test_a_line_that_only_calls_a_collective_has_its_text(tmp_path):
+    (tmp_path / "loop.py").write_text("def main():\n    loss.backward()\n")
+    lines = Tables()
+    lines.collectives.append(
+        Collective(0, "", "all_reduce", file=str(tmp_path / "loop.py"), line=2, func="main")
+    )
+    kept = source.texts(lines, Sources())
+    (tmp_path / "loop.py").unlink()
+    (note,) = rows_of(source.annotated(lines, kept), "main")["loss.backward()"].notes
+    assert (note.kind, note.words.split()[0]) == ("collective", "all_reduce")
+
+
+def test_no_full_path_is_shown():
+    lines = Tables()
+    at = ("/home/ada/net/train.py", 7, "step")
+    lines.compiles.append(Compile(0, "0/0", *at, outcome="graph", operators=1, broke=True))
+    said = {"name": "skipped", "text": "see /home/ada/net/train.py:9", "hints": ("in /home/ada/net/loss.py",)}
+    lines.marks.append(Mark(0, "0/0", *at, "break", **said))
+    shown = source.annotated(lines, pd.DataFrame([], columns=list(source.TYPES)))._repr_html_()
+    assert "see train.py:9" in shown and "in loss.py" in shown and "/home/ada" not in shown

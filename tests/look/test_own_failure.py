@@ -25,7 +25,7 @@ dist.init_process_group("gloo")
 net = torch.compile(torch.nn.Linear(4, 4), backend="eager")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 if dist.get_rank() == 0:
-    program.build_record = endless
+    program.report_of = endless
 for step in range(6):
     net(torch.ones(2, 4)).sum().backward()
     if dist.get_rank() and step == 1:

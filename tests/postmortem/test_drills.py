@@ -239,6 +239,7 @@ def test_the_command_writes_a_page_and_says_the_same(left, tmp_path, capsys, mon
     page = (tmp_path / "out" / "index.html").read_text()
     for text in ("rank 1 was compiling [0/1]", "expected 8, actual 5"):
         assert text in said
+    assert re.search(r"def step\(x\):\n +… \[rank 1\] was being compiled when the trace ends\n", said), said
     assert "expected 8, actual 5" in page and "tlparse/index.html" in page and "<script" not in page
     assert "it fails on gloo" in page  # torchfrtrace
     assert (tmp_path / "out" / "tlparse" / "index.html").is_file()

@@ -46,7 +46,7 @@ def test_a_model_is_read_whole_and_counted_as_explain_counts(make):
             told = torch._dynamo.explain(model)(**inputs)
     assert len(frames.graphs) == told.graph_count
     for one in frames.graphs:
-        assert {"source", "bytecode", "dynamo", "guards", "aot_forward", "decompiled"} <= set(one.texts)
+        assert {"bytecode", "dynamo", "guards", "aot_forward", "decompiled"} <= set(one.texts)
         assert all(one.stage(stage).strip() for stage in one.texts)
         operations = [node for node in one.nodes() if node.kind not in ("input", "output")]
         assert operations and all(node.target for node in operations)

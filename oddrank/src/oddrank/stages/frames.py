@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from oddrank.places import place
 from oddrank.record.compiles import Try
 from oddrank.record.nodes import Node, nodes
-from oddrank.record.source import Sources
 from oddrank.record.tables import Compile, Mark
 from oddrank.stages import guards as guarding
 from oddrank.stages.bytecode import clean, decompile, disassemble
@@ -18,7 +17,6 @@ __all__ = ["GRAPHS", "STAGES", "Frame", "Frames", "frames_of"]
 
 # in the order in which a function passes through them
 STAGES: dict[str, str] = {
-    "source": "your lines, with where a graph break leaves the frame and where it resumes",
     "bytecode": "what Python compiled your lines to: what Dynamo reads",
     "dynamo": "the graph Dynamo traced: torch calls, as you wrote them",
     "guards": "what must stay as it was for this code to be used again",
@@ -189,14 +187,12 @@ def frames_of(compiles: Iterable[tuple[Try, Compile]], marks: Iterable[Mark]) ->
     for mark in marks:
         if mark.kind in _BREAKS:
             breaks.setdefault(mark.compile, mark)
-    sources, made = Sources(), ("graph", "empty", "gave-up")
-    return Frames(
-        _frame(one, row, breaks.get(row.id), sources) for one, row in compiles if row.outcome in made
-    )
+    made = ("graph", "empty", "gave-up")
+    return Frames(_frame(one, row, breaks.get(row.id)) for one, row in compiles if row.outcome in made)
 
 
-def _frame(one: Try, row: Compile, graph_break: Mark | None, sources: Sources) -> Frame:
-    texts = {"source": _source(row, graph_break, sources)}
+def _frame(one: Try, row: Compile, graph_break: Mark | None) -> Frame:
+    texts: dict[str, str] = {}
     if one.before is not None:
         texts["bytecode"] = disassemble(one.before)
     for stage in dict.fromkeys(stage for stage, _ in one.texts):
@@ -211,13 +207,11 @@ def _frame(one: Try, row: Compile, graph_break: Mark | None, sources: Sources) -
 
 
 def _why_missing(name: str, row: Compile, texts: dict[str, str]) -> str:
-    if name == "source":
-        return "its source is not at hand"
     if row.outcome == "gave-up":
         return "the frame was given up, so there is no code"
     if name == "dynamo":
         return "no operation on tensors was captured"
-    if not row.during and texts.keys() <= {"source", "dynamo"}:
+    if not row.during and texts.keys() <= {"dynamo"}:
         return EARLIER
     if name in ("bytecode", "bytecode_after", "decompiled", "guards"):
         return "torch did not hand it out"
@@ -234,16 +228,3 @@ def _why_missing(name: str, row: Compile, texts: dict[str, str]) -> str:
             "the compile was a cache hit, which leaves this out: `inspect(fn, ..., fresh=True)` uses no cache"
         )
     return "nothing in it needs a gradient"
-
-
-def _source(row: Compile, graph_break: Mark | None, sources: Sources) -> str:
-    """The function's lines with their numbers: `✗` where a break leaves it, `▶` where this frame takes over."""
-    function = sources.inside(row.file, row.resume or row.line)
-    if function is None:
-        return ""
-    lines, left = sources.text(row.file).splitlines(), graph_break.line if graph_break else 0
-    out = []
-    for number in range(function.first, min(function.last, len(lines)) + 1):
-        mark = "✗" if number == left else "▶" if number == row.resume else " "
-        out.append(f"{number:5} {mark} {lines[number - 1].rstrip()}")
-    return "\n".join(out)
