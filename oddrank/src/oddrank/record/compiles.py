@@ -23,6 +23,7 @@ __all__ = ["MOST_COMPILES", "Compiles", "Parsed"]
 MOST_COMPILES = 20_000  # of a rank
 MOST_FRAMES = 2_000  # of a stack; Python stops at a thousand where nobody asks for more
 MOST_MARKS = 2_000_000  # of a rank
+MOST_SYMBOLS = 1_000  # of a compile, and of their guards
 MOST_TEXT = 64 << 20  # characters of graphs and code that are kept while a process runs; the oldest go first
 
 # torch's entry -> the stage, in the order in which a function passes through them
@@ -37,6 +38,7 @@ STAGES = {
 GRAPHS = {"dynamo": "dynamo", "aot_forward": "forward", "aot_backward": "backward"}
 _BACKWARD = re.compile(r"^# AOT ID: \['\d+_backward'\]", re.M)
 _LIMIT = "recompile limit"
+_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 _STACK = re.compile(r'File "(?>(.+?)", line )(\d{1,9}), in (.+)')
 
 T = TypeVar("T")
@@ -89,6 +91,8 @@ class Try:
     failure: tuple[str, str, str, int] = ("", "", "", 0)  # type, reason, file, line
     callers: list[tuple[str, int, str]] | None = None  # of its collectives, where the compiler told them
     inlined: tuple[tuple[str, int, str], ...] = ()
+    symbols: dict[str, str] = field(default_factory=dict)  # a size that may change -> what it is of
+    needs: list[tuple[str, int]] = field(default_factory=list)  # guards on these, and their lines
     before: CodeType | None = None  # the bytecode that Dynamo read, and the one it put in its place
     after: CodeType | None = None
 
@@ -194,6 +198,13 @@ class Compiles:
             one.row.cached = kind.endswith("_hit") or known or False
             if one.row.cached != known:
                 self._tell(one)
+        elif kind == "create_symbol" and len(one.symbols) < MOST_SYMBOLS:
+            name, source, values = (str(entry.said[key]) for key in ("symbol", "source", "vr"))
+            one.symbols[name] = payloads.symbol(source, values)
+        elif kind in ("guard_added", "guard_added_fast") and len(one.needs) < MOST_SYMBOLS:
+            stack = entry.said.get("user_stack")
+            if stack:  # without, it is of an input itself
+                one.needs.append((str(entry.said["expr"])[:500], _whole(stack[0]["line"])))
         elif kind == "compilation_metrics":
             self._finish(one, entry.said)
             self._tell(one)
@@ -414,7 +425,8 @@ class Compiles:
             about = {"name": title, "text": said.why, "hints": said.hints}
             add(file or row.file, line or row.line, row.func, "error", exact=bool(file), **about)
         if row.reasons:
-            at_limit = _LIMIT in one.failure[1] or not (one.begun or one.finished)
+            at_limit = _LIMIT in one.failure[1] or "RecompileLimit" in one.failure[0]
+            at_limit = at_limit or not (one.begun or one.finished)
             used = re.search(r"# (\S+):(\d+) in ", row.reasons[0])
             about = {
                 "name": row.why,
@@ -422,6 +434,14 @@ class Compiles:
                 "via": f"{row.file}:{used[2]}" if used else "",
             }
             add(row.file, row.resume or row.line, row.func, "limit" if at_limit else "recompile", **about)
+        types = {m.text for m in found if m.kind == "op" and m.stage == "dynamo"} if one.symbols else ()
+        shown = set(_SYMBOL.findall(" ".join(types)))
+        needs = [(f"needs `{guard}` (line {n})", set(_SYMBOL.findall(guard))) for guard, n in one.needs]
+        for symbol, text in one.symbols.items():
+            if symbol in shown:
+                guards = tuple(dict.fromkeys(words for words, names in needs if symbol in names))
+                names = {"name": symbol, "text": text}
+                add(row.file, row.resume or row.line, row.func, "symbol", **names, hints=guards)
         if row.outcome == "unfinished":
             add(
                 row.file,

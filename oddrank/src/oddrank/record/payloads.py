@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from oddrank.record.guard_words import source as guarded
 from oddrank.record.nodes import AT, Node, nodes
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "parts",
     "report",
     "resumed",
+    "symbol",
     "without_addresses",
 ]
 
@@ -72,6 +74,23 @@ def kernels(text: str) -> list[tuple[str, tuple[str, ...]]]:
             found.append((called[1], nodes))
             nodes = ()
     return found
+
+
+def symbol(source: str, values: str) -> str:
+    """What a symbol stands for, in words.
+
+    Args:
+        source: As Dynamo names it.
+        values: Its smallest and largest value.
+
+    >>> symbol("L['x'].size()[0]", "[2, int_oo]"), symbol("L['rate']", "[-oo, oo]")
+    ('dimension 0 of `x`, at least 2', '`rate`')
+    """
+    sized = re.fullmatch(r"(.+)\.size\(\)\[(\d{1,3})\]", source)
+    words = f"dimension {sized[2]} of `{guarded(sized[1])}`" if sized else f"`{guarded(source)}`"
+    low, _, high = values.strip("[]").partition(", ")
+    words += "" if "oo" in low or not low else f", at least {low}"
+    return words + ("" if "oo" in high or not high else f", at most {high}")
 
 
 # --- reports of breaks and of failed guards ---

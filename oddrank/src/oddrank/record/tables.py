@@ -108,11 +108,11 @@ class Mark:
         func: The function that the line is in.
         kind: 'op', 'collective', 'kernel', 'inlined' (a function that was traced in its caller), 'break', 'gave-up',
             'def' (the frame that was given up), 'cause' (a line outside of it), 'error', 'recompile', 'limit', 'split'
-            (DDP cuts the graph), 'unfinished'.
+            (DDP cuts the graph), 'symbol' (a size in the graph that may change), 'unfinished'.
         stage: 'dynamo', 'forward' or 'backward', of operators and kernels.
         name: The operator, the kernel, the collective, or the reason in words.
-        text: An operator's type such as 'f32[4, 16]', or torch's explanation of a break.
-        hints: What torch suggests; of a collective its group's name.
+        text: An operator's type such as 'f32[4, 16]', what a symbol stands for, or torch's explanation of a break.
+        hints: What torch suggests; of a collective its group's name; of a symbol its guards.
         via: 'file:line' where torch itself has the fact, when that is another line.
         exact: False where the line was worked out from the text of the source.
         chain: Of a break, the calls from that line to where it is: (file, line, func), outermost first. Where the line

@@ -20,6 +20,9 @@ MOST_NUMBER = 1 << 31  # an id, a rank or an attempt is below it
 _BLOCK = 4 << 20  # bytes that are read at once
 
 KINDS = {
+    "create_symbol",
+    "guard_added",
+    "guard_added_fast",
     "aot_backward_graph",
     "aot_forward_graph",
     "aot_inference_graph",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from oddrank.source.listing import Cell, Lane, Listing, Note, Row, Section
 
 __all__ = ["against"]
+
+MOST_COMPARED = 1_000  # lines between what is alike at both ends of a function
 
 
 def against(old: Listing, new: Listing) -> Listing:
@@ -21,7 +24,7 @@ def against(old: Listing, new: Listing) -> Listing:
         The newer run's lines, and those of the older one that are gone ('-'); lines that only the newer one has are
         '+'. A line differs where the runs do. What both say of a line stands there once.
     """
-    before, after = ({(s.file, s.name): s for s in run.sections} for run in (old, new))
+    before, after = (_named(run) for run in (old, new))
     pairs: list[tuple[Section | None, Section | None]] = [
         (before.get(key), one) for key, one in after.items()
     ]
@@ -32,6 +35,16 @@ def against(old: Listing, new: Listing) -> Listing:
     notes = [f"before: {note}" for note in old.notes if note not in new.notes] + new.notes
     counted = old.counted and new.counted
     return Listing(sections, new.ranks, versions, notes, counted, new.shapes, against=True)
+
+
+def _named(run: Listing) -> dict[tuple[str, str, int], Section]:
+    """The functions by file, name, and which of several of that name."""
+    times: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str, int], Section] = {}
+    for one in run.sections:
+        found[one.file, one.name, times[one.file, one.name]] = one
+        times[one.file, one.name] += 1
+    return found
 
 
 def _section(old: Section | None, new: Section | None) -> Section:
@@ -60,7 +73,7 @@ def _rows(old: Section | None, new: Section | None) -> list[Row]:
         return [replace(row, differs=bool(row.notes or row.operators)) for row in rows]
     texts, later = ([row.text.strip() for row in run.rows] for run in (old, new))
     made: list[Row] = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, texts, later, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in _steps(texts, later):
         if kind == "equal":
             made += [_both(x, y) for x, y in zip(old.rows[a:b], new.rows[c:d], strict=True)]
             continue
@@ -72,6 +85,21 @@ def _rows(old: Section | None, new: Section | None) -> list[Row]:
             replace(y, cells=[*_blank(wide[0]), *y.cells], change="+", differs=False) for y in new.rows[c:d]
         ]
     return made
+
+
+def _steps(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """How one text becomes another, as difflib has it. It takes more than linear time for what is in the middle."""
+    least = min(len(old), len(new))
+    head = next((i for i in range(least) if old[i] != new[i]), least)
+    tail = next((i for i in range(least - head) if old[-1 - i] != new[-1 - i]), least - head)
+    a, b = len(old) - tail, len(new) - tail
+    steps = [("equal", 0, head, 0, head)]
+    if max(a, b) - head > MOST_COMPARED:
+        steps.append(("replace", head, a, head, b))
+    else:
+        matched = difflib.SequenceMatcher(None, old[head:a], new[head:b], autojunk=False).get_opcodes()
+        steps += [(kind, w + head, x + head, y + head, z + head) for kind, w, x, y, z in matched]
+    return [*steps, ("equal", a, len(old), b, len(new))]
 
 
 def _blank(n: int) -> list[Cell]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oddrank.places import is_library, label, place
 from oddrank.record import guard_words
+from oddrank.record.nodes import COLLECTIVE
 from oddrank.record.source import Function, Sources
 from oddrank.record.tables import Collective, Compile, Mark, Tables
 
@@ -16,6 +19,13 @@ __all__ = ["MOST_LANES", "Cell", "Lane", "Listing", "Note", "Operator", "Row", "
 
 MOST_LANES = 6  # of a function; the groups with most ranks are drawn
 MOST_WORDS = 118  # characters of torch's explanation that stand beside a line; its title takes their place
+# a trace may name anything: what is longer is cut, and a note says what was left out
+MOST_TEXT = 600  # characters of a line of code, a note, a name
+MOST_OPERATORS = 200  # of a stage of a line
+MOST_NOTES = 30  # of a line, and of what a note opens to
+MOST_LINES = 5_000  # of a function; of a longer one, those that something happened at
+MOST_ROWS = 60_000  # of all functions
+MOST_SECTIONS = 2_000
 BREAKS = ("break", "gave-up", "cause")
 # how the notes of a line follow each other
 ORDER = (
@@ -34,6 +44,10 @@ ORDER = (
 )
 # torch's pages on its graph breaks; a trace is data from outside, and leads nowhere else
 _PAGE = re.compile(r"https://(?:[\w-]+\.)*(?:pytorch\.org|meta-pytorch\.github\.io)/[\w./#-]+")
+
+# code inside of a function that has no name of its own
+_PARTS = ("<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_USED = re.compile(r"# (\S{1,4096}:\d{1,9}) in ")  # the line that needs a guard, behind it
 
 Home = tuple[
     str, int, int, str
@@ -83,15 +97,15 @@ class Cell:
     Args:
         graphs: The letters of the graphs that have an operator of this line.
         block: The letter of the graph whose block spans it; '' for none.
-        edge: 'first', 'last', 'only' line of that block, or ''.
-        between: Inside a block, without an operator of its own.
+        edge: 'first', 'last', 'only' line of a piece of that block, or ''.
+        between: Inside a block, without an operator of its own. A branch of an `if` that has none is in no block.
         inlined: The block belongs to a caller's graph.
         ends: A graph ends here, or the function was given up here.
         error: It cannot be compiled.
         eager: It runs in eager.
         split: DDP begins another part of the graph.
         only: The compiles that hold the line, where others of the same code do not: '1, 3'.
-        runs: How often the block runs in a step, at its first line; None where nothing was profiled.
+        runs: How often the block runs in a step, at its first line; None elsewhere, and where nothing was profiled.
     """
 
     graphs: tuple[str, ...] = ()
@@ -280,16 +294,31 @@ class _Ranks:
 
 @dataclass(slots=True)
 class _Part:
-    """What one rank has in one function."""
+    """What one rank has in one function.
+
+    Args:
+        marks, ran: Its facts.
+        held: A code and a line of it -> which of its compiles have an operator there.
+        first: A code, a line and a stage -> the first of its compiles that has anything there.
+    """
 
     marks: list[Mark] = field(default_factory=list)
     ran: list[Collective] = field(default_factory=list)
+    held: dict[tuple[Region, int], set[int]] = field(default_factory=dict)
+    first: dict[tuple[Region, int, str], int] = field(default_factory=dict)
+
+    def add(self, m: Mark, region: Region, n: int) -> None:
+        self.marks.append(m)
+        if m.kind in ("op", "kernel", "collective"):
+            self.first.setdefault((region, m.line, m.stage), n)
+        if m.kind == "op" and m.stage == "dynamo":
+            self.held.setdefault((region, m.line), set()).add(n)
 
 
 class _Builder:
     def __init__(self, tables: Tables, shapes: bool, libraries: bool, sources: Sources) -> None:
         self.tables, self.shapes, self.sources = tables, shapes, sources
-        self.ranks = sorted({c.rank for c in tables.compiles} | {c.rank for c in tables.collectives})
+        self.ranks = tables.ranks
         self.said = _Ranks(self.ranks)
         self.quoted = {(row.file, row.line): row.text for row in tables.code}
         self.compiles = {(c.rank, c.id): c for c in tables.compiles}
@@ -297,24 +326,27 @@ class _Builder:
         own = any(not is_library(m.file) for m in tables.marks)
         self.libraries = libraries or not own  # a job may compile a library's model alone
         self.notes = list(tables.notes)
+        self.rows_left = MOST_ROWS
         self._homes: dict[tuple[str, int, str], Home] = {}
+        self.wholes: dict[Home, Function | None] = {}  # None where its text is not here
         self._library: dict[str, bool] = {}
         self._stale = self._changed()
         self.attempts: dict[tuple[int, str], Attempt] = {}
         self.runs: dict[tuple[int, Region], int] = Counter()
         self.graphs: dict[tuple[int, Region], list[int]] = defaultdict(list)  # attempts that have a graph
         self._number()
+        self.members = self._members()
         self.parts: dict[Home, dict[int, _Part]] = {}
         self._letters: dict[tuple[int, Home], dict[Region, str]] = {}
-        self.low: dict[
-            tuple[int, Region], int
-        ] = {}  # the first line with an operator, in the function itself
+        # the first line with an operator, in the function itself
+        self.low: dict[tuple[int, Region], int] = {}
         self.owner: dict[Region, Home] = {}
+        self.func: dict[Region, str] = {}
         self.of_home: dict[tuple[int, Home], list[Compile]] = defaultdict(list)
         for c in tables.compiles:
-            home = self.owner.setdefault(
-                self.attempts[c.rank, c.id][0], self.home(c.file, c.resume or c.line, c.func)
-            )
+            region = self.attempts[c.rank, c.id][0]
+            home = self.owner.setdefault(region, self.home(c.file, c.resume or c.line, c.func))
+            self.func.setdefault(region, c.func)
             self.of_home[c.rank, home].append(c)
 
     # --- where things are ---
@@ -340,39 +372,52 @@ class _Builder:
         return found
 
     def home(self, file: str, line: int, func: str) -> Home:
+        """The function of a line. One of another name is not shown: a trace may name any file that is here."""
         key = file, line, func
         if key not in self._homes:
             inside = None if file in self._stale else self.sources.inside(file, line)
-            self._homes[key] = (
-                (file, inside.first, inside.last, inside.name) if inside else (file, 0, 0, func or "<module>")
+            if inside and not (func in _PARTS or _last(func) == _last(inside.name)):
+                inside = None
+            home = (
+                (file, inside.first, inside.last, inside.name) if inside else (file, 0, 0, _cut(func) or "?")
             )
+            self._homes[key] = home
+            self.wholes[home] = inside
         return self._homes[key]
-
-    def function(self, home: Home) -> Function | None:
-        """The function in its file's text; None where that is not here."""
-        if not home[1]:
-            return None
-        return next(
-            one for one in self.sources.functions(home[0]) if (one.first, one.name) == (home[1], home[3])
-        )
 
     def _number(self) -> None:
         """Name the code of each compile alike on every rank: torch numbers compiles in the order of the rank."""
-        frames: dict[tuple[int, str, str, int, int], list[str]] = defaultdict(list)
+        traced = {(m.rank, m.compile) for m in self.tables.marks if m.kind == "op" and m.stage == "dynamo"}
+        # by rank: code -> frame -> which of several of that code
+        frames: dict[int, dict[tuple[str, int, int], dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        seen: dict[int, set[str]] = defaultdict(set)  # by rank, since Dynamo was reset and counts anew
         for c in self.tables.compiles:
-            frame, _, again = c.id.rpartition("/")
-            life = again.partition(" ")[2]  # Dynamo counts anew after a reset
-            known = frames[c.rank, life, c.file, c.line, c.resume]
-            if frame not in known:
-                known.append(frame)
-            region = (c.file, c.line, c.resume, known.index(frame))
+            bare = c.id.partition(" ")[0]
+            if bare in seen[c.rank] or (bare == "0/0" and seen[c.rank]):
+                seen[c.rank].clear()
+                frames[c.rank].clear()
+            seen[c.rank].add(bare)
+            known = frames[c.rank][c.file, c.line, c.resume]
+            region = (c.file, c.line, c.resume, known.setdefault(bare.rpartition("/")[0], len(known)))
             self.runs[c.rank, region] += c.runs or 0
             tries = self.graphs[c.rank, region]
-            if c.operators:
+            if c.operators or (c.outcome == "unfinished" and (c.rank, c.id) in traced):
                 tries.append(len(tries) + 1)
                 self.attempts[c.rank, c.id] = region, len(tries)
             else:
                 self.attempts[c.rank, c.id] = region, 0
+
+    def _members(self) -> dict[str, set[int]]:
+        """The ranks of each group, where torch told them, and otherwise those that used it anywhere."""
+        told, used = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+        for c in self.tables.collectives:
+            name, _, ranks = c.group.partition(": ")
+            told[name].update(int(n) for n in re.findall(r"\d{1,9}", ranks))
+            used[name].add(c.rank)
+        for m in self.tables.marks:
+            if m.kind == "collective":
+                used[_group(m)].add(m.rank)
+        return {name: told[name] or users for name, users in used.items() if name}
 
     # --- all functions ---
 
@@ -384,59 +429,71 @@ class _Builder:
             by_rank = parts.setdefault(self.home(file, line, func), {})
             return by_rank.setdefault(rank, _Part())
 
+        if unknown := sum(not c.file for c in self.tables.compiles):
+            self.notes.append(
+                f"of {unknown} compile{'s' * (unknown > 1)} the trace does not say the function"
+            )
         for c in self.tables.compiles:  # also one that has nothing to show
-            if not self.library(c.file) or self.libraries:
+            if c.file and (self.libraries or not self.library(c.file)):
                 first.setdefault(c.file, len(first))
                 part(c.file, c.resume or c.line, c.func, c.rank)
         for m in self.tables.marks:
+            if not m.file or (m.rank, m.compile) not in self.attempts:
+                continue
+            region, n = self.attempts[m.rank, m.compile]
             if m.kind == "op" and m.stage == "dynamo":
-                region = self.attempts[m.rank, m.compile][0]
                 if self.home(m.file, m.line, m.func) == self.owner[region]:
                     self.low[m.rank, region] = min(self.low.get((m.rank, region), m.line), m.line)
             if self.library(m.file) and (not self.libraries or m.kind == "inlined"):
                 if m.kind not in (*BREAKS, "def", "error") or not self._program_broke(m):
                     continue
-            part(m.file, m.line, m.func, m.rank).marks.append(m)
+            part(m.file, m.line, m.func, m.rank).add(m, region, n)
         for ran in self.tables.collectives:
-            if ran.file and not ran.compiled and not self.library(ran.file):
+            in_graph = ran.compiled and ran.compile  # beside its line already
+            if ran.file and not in_graph and not self.library(ran.file):
                 part(ran.file, ran.line, ran.func, ran.rank).ran.append(ran)
-        sections = [self.section(home, by_rank) for home, by_rank in parts.items()]
-        at = {id(one): home for one, home in zip(sections, parts, strict=True)}
-        sections.sort(key=lambda s: (s.library, first.get(at[id(s)][0], len(first)), at[id(s)][0], s.first))
+        order = sorted(
+            parts, key=lambda home: (self.library(home[0]), first.get(home[0], len(first)), home[0], home[1])
+        )
+        sections = [self.section(home, parts[home]) for home in order[:MOST_SECTIONS]]
+        if len(order) > MOST_SECTIONS:
+            self.notes.append(f"only the first {MOST_SECTIONS} of {len(order)} functions are shown")
         counted = bool(self.forwards)
         return Listing(sections, self.ranks, self.tables.torch, self.notes, counted, self.shapes)
 
     def _program_broke(self, mark: Mark) -> bool:
         """Whether the program leads to a break in a library's function."""
-        c = self.compiles.get((mark.rank, mark.compile))
-        frames = (*mark.chain, *(c.chain if c else ()))
-        return any(not self.library(frame[0]) for frame in frames)
+        c = self.compiles[mark.rank, mark.compile]
+        return any(not self.library(frame[0]) for frame in (*mark.chain, *c.chain))
 
     # --- one function ---
 
     def section(self, home: Home, by_rank: Mapping[int, _Part]) -> Section:
-        whole = self.function(home)
+        whole = self.wholes[home]
         odd = self._odd_groups(by_rank)
         alike: dict[object, list[int]] = {}
-        facts: dict[int, dict[int, frozenset[object]]] = {}
-        for rank in self.ranks:
-            mine = by_rank.get(rank, _Part())
-            found, regions = self._facts(rank, mine, odd)
+        facts: list[dict[int, frozenset[object]]] = []
+        for rank, mine in sorted(by_rank.items()):
+            found, regions = self._facts(rank, home, mine, odd)
             runs = frozenset((region, self.each(rank, self.runs[rank, region])) for region in regions)
-            key = frozenset(found.items()), runs
-            group = alike.setdefault(key, [])
+            group = alike.setdefault((frozenset(found.items()), runs), [])
             group.append(rank)
             if len(group) == 1:
-                facts[rank] = _by_line(found)
-        groups = sorted(alike.values(), key=(lambda g: (-len(g), g)) if len(alike) > MOST_LANES else None)
+                facts.append(_by_line(found))
+        if absent := [rank for rank in self.ranks if rank not in by_rank]:
+            alike.setdefault((frozenset(), frozenset()), []).extend(absent)
+            facts += [{}] * (len(alike) > len(facts))
+        groups = sorted((sorted(group) for group in alike.values()), key=lambda g: (-len(g), g))
+        if len(groups) <= MOST_LANES:
+            groups.sort()
         drawn, rest = groups[:MOST_LANES], groups[MOST_LANES:]
-        made = Section(home[3], label(home[0]), home[1], library=self.library(home[0]))
+        made = Section(_cut(home[3]), _cut(label(home[0])), home[1], library=self.library(home[0]))
         made.lanes = [self.said.lane(group) for group in drawn]
         made.left_out = span(rank for group in rest for rank in group)
         lanes = [_Lane(self, home, whole, group) for group in groups]
         numbers = self._numbers(home, whole, by_rank)
         made.first = home[1] or min(numbers, default=0)
-        text = self.sources.text(home[0]).splitlines() if whole else []
+        text = self.sources.lines(home[0]) if whole else []
         marks: dict[int, dict[int, list[Mark]]] = defaultdict(dict)
         ran: dict[int, dict[int, list[Collective]]] = defaultdict(dict)
         for rank, mine in by_rank.items():
@@ -444,38 +501,52 @@ class _Builder:
                 marks[self.line(m)].setdefault(rank, []).append(m)
             for c in mine.ran:
                 ran[c.line].setdefault(rank, []).append(c)
-        for n in numbers:
+        kinds: dict[int, Counter[object]] = defaultdict(Counter)
+        for one in facts:
+            for line, what in one.items():
+                kinds[line][what] += 1
+        cells = [lane.cells(numbers) for lane in lanes[:MOST_LANES]]
+        for i, n in enumerate(numbers):
             written = text[n - 1] if 0 < n <= len(text) else self.quoted.get((home[0], n), "")
-            row = Row(n, written, [lane.cell(n) for lane in lanes[:MOST_LANES]])
-            row.differs = len({facts[g[0]].get(n, frozenset()) for g in groups}) > 1
-            row.notes = self._notes(marks.get(n, {}), ran.get(n, {}))
+            row = Row(n, _cut(written), [column[i] for column in cells])
+            row.differs = n in kinds and set(kinds[n].values()) != {len(facts)}
+            if n in marks or n in ran:
+                row.notes = self._notes(home, marks.get(n, {}), ran.get(n, {}))
+                row.operators = self._operators(n, lanes)
             if whole and n == whole.line:
                 row.notes += self._inlined(lanes)
-            row.operators = self._operators(n, lanes)
             row.notes.sort(key=lambda note: ORDER.index(note.kind))
+            if len(row.notes) > MOST_NOTES:
+                more = Note(row.notes[MOST_NOTES].kind, f"and {len(row.notes) - MOST_NOTES} more facts")
+                row.notes[MOST_NOTES:] = [more]
             made.rows.append(row)
         self._total(made, by_rank, lanes)
-        made.seconds = max(
-            (sum(c.seconds for c in self.of_home.get((rank, home), ())) for rank in self.ranks), default=0
-        )
+        seconds = (sum(c.seconds for c in self.of_home.get((rank, home), ())) for rank in by_rank)
+        made.seconds = max(seconds, default=0)
         return made
 
     def line(self, mark: Mark) -> int:
         """The row of a mark: what is said of a function stands at its `def`, below the decorators; what is said of the
         rest of one, at its first operator, since ranks that broke elsewhere have that in common."""
-        if mark.kind not in ("def", "recompile", "unfinished", "limit", "inlined"):
+        if mark.kind not in ("def", "recompile", "unfinished", "limit", "inlined", "symbol"):
             return mark.line
         region = self.attempts[mark.rank, mark.compile][0]
         if mark.kind != "inlined" and region[2]:
             return self.low.get((mark.rank, region), mark.line)
-        whole = self.function(self.home(mark.file, mark.line, mark.func))
+        whole = self.wholes[self.home(mark.file, mark.line, mark.func)]
         return whole.line if whole and mark.line < whole.line else mark.line
 
     def _numbers(self, home: Home, whole: Function | None, by_rank: Mapping[int, _Part]) -> Sequence[int]:
-        if whole:
+        if whole and whole.last - whole.first < min(MOST_LINES, self.rows_left):
+            self.rows_left -= whole.last - whole.first + 1
             return range(whole.first, whole.last + 1)
-        lines = {m.line for mine in by_rank.values() for m in mine.marks}
-        return sorted(lines | {c.line for mine in by_rank.values() for c in mine.ran})
+        lines = {self.line(m) for mine in by_rank.values() for m in mine.marks}
+        lines |= {c.line for mine in by_rank.values() for c in mine.ran}
+        numbers = sorted(lines)[: max(min(MOST_LINES, self.rows_left), 1)]
+        self.rows_left -= len(numbers)
+        if whole or len(numbers) < len(lines):
+            self.notes.append(f"{_cut(home[3])} has too many lines: {len(numbers)} of them are shown")
+        return numbers
 
     def each(self, rank: int, total: int) -> float | None:
         """Of a number that was counted, how much of it is one step's; None where nothing was profiled."""
@@ -495,124 +566,142 @@ class _Builder:
     # --- what makes ranks differ ---
 
     def _facts(
-        self, rank: int, part: _Part, odd: set[tuple[int, str, str]]
+        self, rank: int, home: Home, part: _Part, odd: set[tuple[int, str, str]]
     ) -> tuple[Counter[Fact], set[Region]]:
-        """What Dynamo saw at each line, in the first compile of each code: not how torch numbers its compiles, not how
-        a graph was lowered, and not the name of a group, which is another one in each row of a mesh."""
+        """What Dynamo saw at each line, in the first compile of each code that has the line: not how torch numbers its
+        compiles, not how a graph was lowered, not a size, and not the name of a group, which is another one in each row
+        of a mesh. A function that is called twice in one graph is what it is in two graphs."""
         found: Counter[Fact] = Counter()
-        regions = set[Region]()
-        held: dict[tuple[Region, int], set[int]] = defaultdict(set)
+        inlined: dict[Region, list[Fact]] = defaultdict(list)
         for m in part.marks:
             region, n = self.attempts[m.rank, m.compile]
-            if m.kind == "op":
-                if m.stage != "dynamo":
-                    continue
-                regions.add(region)
-                held[region, m.line].add(n)
-                if n <= 1:
-                    found[m.line, m.kind, region, m.name, m.text if self.shapes else ""] += 1
-            elif m.kind == "collective":
-                if n <= 1:
-                    group = m.hints[0] if (m.line, m.name, m.hints[0]) in odd else ""
-                    found[m.line, m.kind, region, m.name, f"{m.text} {group}"] += 1
-            elif m.kind != "kernel":
-                found[self.line(m), m.kind, region, m.name, ""] += 1
+            fact: Fact | None = None
+            if m.kind in ("op", "collective") and m.stage == "dynamo":
+                if n == part.first[region, m.line, m.stage]:
+                    group = _group(m) if (m.line, m.name, _group(m)) in odd else ""
+                    fact = m.line, m.kind, region, m.name, f"{m.text if self.shapes else ''} {group}"
+                    if fact not in found and self.owner[region] != home:
+                        inlined[region].append(fact)
+                    found[fact] += 1
+            elif m.kind in ("recompile", "limit"):
+                guard = m.name if self.shapes else guard_words.form(m.name)
+                found[self.line(m), m.kind, region, guard, ""] += 1
+            elif m.kind not in ("op", "collective", "kernel", *["symbol"] * (not self.shapes)):
+                found[self.line(m), m.kind, region, m.name, ""] = 1
+        for facts in inlined.values():
+            calls = math.gcd(*(found[fact] for fact in facts))
+            for fact in facts:
+                found[fact] //= calls
         for c in part.ran:
             group = c.group if (c.line, c.name, c.group) in odd else ""
-            found[c.line, "ran", None, c.name, f"{c.shapes} {c.dtype} {c.runs} {group}"] += 1
-        for (region, line), tries in held.items():
+            sizes = f"{c.shapes} {c.dtype}" if self.shapes else ""
+            found[c.line, "ran", None, c.name, f"{sizes} {c.compiled} {group}"] += c.runs
+        for (region, line), tries in part.held.items():
             if len(tries) < len(self.graphs[rank, region]):
                 found[line, "only", region, str(sorted(tries)), ""] = 1
-        return found, regions
+        return found, {region for region, _ in part.held}
 
-    @staticmethod
-    def _odd_groups(by_rank: Mapping[int, _Part]) -> set[tuple[int, str, str]]:
-        """Collectives on a group whose other members do not call it at that line."""
+    def _odd_groups(self, by_rank: Mapping[int, _Part]) -> set[tuple[int, str, str]]:
+        """Collectives on a group of which another member does not call it at that line. Where torch told no members
+        and a rank is the group's only known one, it is odd if others call it together."""
         users: dict[tuple[int, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for rank, part in by_rank.items():
             for m in part.marks:
                 if m.kind == "collective":
-                    users[m.line, m.name][m.hints[0]].add(rank)
+                    users[m.line, m.name][_group(m)].add(rank)
             for c in part.ran:
                 users[c.line, c.name][c.group].add(rank)
         found = set[tuple[int, str, str]]()
+        present = set(self.ranks)
         for (line, name), groups in users.items():
             if len(groups) < 2:
                 continue
+            most = max(map(len, groups.values()))
             for group, ranks in groups.items():
-                members = {int(n) for n in re.findall(r"\d+", group.partition(":")[2])}
-                if (members & by_rank.keys()) - ranks if members else len(ranks) == 1:
+                members = self.members.get(group.partition(":")[0], set())
+                if (members & present) - ranks or (len(members) == 1 < most and ":" not in group):
                     found.add((line, name, group))
         return found
 
     # --- what stands beside a line ---
 
     def _notes(
-        self, marks: Mapping[int, Sequence[Mark]], ran: Mapping[int, Sequence[Collective]]
+        self, home: Home, marks: Mapping[int, Sequence[Mark]], ran: Mapping[int, Sequence[Collective]]
     ) -> list[Note]:
-        found: dict[tuple[str, str], tuple[Note, Counter[int]]] = {}
+        found: dict[tuple[str, str], tuple[Note, dict[int, float]]] = {}
 
         def add(rank: int, note: Note, runs: float = 0) -> None:
-            found.setdefault((note.kind, note.words), (note, Counter()))[1][rank] += runs  # type: ignore[assignment]
+            by_rank = found.setdefault((note.kind, note.words), (note, {}))[1]
+            by_rank[rank] = by_rank.get(rank, 0) + runs
 
         for rank, mine in sorted(marks.items()):
             again: list[Mark] = []
             done = set[str]()  # said already, by the break itself
             made = ""
+            first = self.parts[home][rank].first
             for m in mine:
-                n = self.attempts[rank, m.compile][1]
-                if m.kind in ("op", "kernel", "inlined"):
-                    if m.kind == "op" and m.stage == "dynamo" and n <= 1:
+                region, n = self.attempts[rank, m.compile]
+                c = self.compiles[rank, m.compile]
+                if m.kind in ("op", "kernel", "inlined", "collective"):
+                    if m.kind not in ("op", "collective") or n != first[region, m.line, m.stage]:
+                        continue
+                    if m.kind == "collective":
+                        add(rank, self._called(m))
+                    elif m.stage == "dynamo":
                         made = m.text or made
-                elif m.kind == "collective":
-                    if n <= 1:
-                        self._called(rank, m, add)
+                    elif m.stage == "forward" and not c.collectives and (op := COLLECTIVE.search(m.name)):
+                        words = " · ".join(filter(None, (op[1], m.text, "in the lowered graph alone")))
+                        add(rank, Note("collective", words))
                 elif m.kind == "recompile":
-                    again.append(m)
+                    if c.again:
+                        again.append(m)
+                elif m.kind == "symbol":
+                    if self.shapes:
+                        add(rank, Note("shape", f"{m.name}: {m.text}", hints=m.hints))
                 elif m.kind != "cause" or m.name not in done:
                     done.add(m.name)
-                    ran_it = self.compiles[rank, m.compile].runs if m.kind == "break" else 0
+                    ran_it = c.runs if m.kind == "break" else 0
                     add(rank, self._note(m), self.each(rank, ran_it or 0) or 0)
             if again:
                 add(rank, _again(again))
             if made and self.shapes:
                 add(rank, Note("shape", made))
         for rank, calls in sorted(ran.items()):
-            for c in calls:
-                where = "in a backward" if c.compiled else "in eager"
-                words = " · ".join(
-                    filter(None, (c.name, _typed(c), f"group {c.group}" if c.group else "", where))
-                )
-                add(rank, Note("collective", words, exact=c.exact), self.each(rank, c.runs) or 0)
+            for call in calls:
+                where = "in a backward" if call.compiled else "in eager"
+                parts = (call.name, _typed(call), f"group {call.group}" if call.group else "", where)
+                note = Note("collective", " · ".join(filter(None, parts)), exact=call.exact)
+                add(rank, note, self.each(rank, call.runs) or 0)
         notes = []
         for note, times in found.values():
             note.who = self.said.who(times)
+            note.words, note.explanation = _cut(note.words), _cut(note.explanation, 8 * MOST_TEXT)
+            note.hints = tuple(_cut(hint) for hint in note.hints[:MOST_NOTES])
             if max(times.values()) > 0:
                 few, many = number(min(times.values())), number(max(times.values()))
                 note.words += f" · {few if few == many else f'{few} to {many}'}× a step"
             notes.append(note)
         return notes
 
-    def _called(self, rank: int, m: Mark, add: Callable[..., None]) -> None:
-        """A collective of a graph, with the shapes that later compiles gave it."""
-        group = f"group {m.hints[0]}" if m.hints and m.hints[0] else ""
-        words = " · ".join(filter(None, (m.name, m.text, group)))
-        note = Note("collective", words, exact=m.exact)
+    def _called(self, m: Mark) -> Note:
+        """A collective of a graph."""
+        group = f"group {_group(m)}" if _group(m) else ""
+        note = Note("collective", " · ".join(filter(None, (m.name, m.text, group))), exact=m.exact)
         if not m.exact:
             note.hints = (f"line worked out from the text: torch reports {_short(m.via)}",)
-        add(rank, note)
+        return note
 
     def _note(self, m: Mark) -> Note:
         words = plain(m.name, m.text) if m.kind in ("break", "gave-up", "error", "cause", "def") else m.name
+        hints = m.hints
         if m.kind == "limit":
             words = guard_words.words(m.name)
+        elif m.kind == "error" and (why := self.compiles[m.rank, m.compile].why):
+            hints = (*hints, f"its earlier code did not hold: {guard_words.words(why)}")
         where = ""
         if m.kind in ("break", "gave-up", "cause", "def") and m.via:
-            where = (
-                f" (line {m.via.rpartition(':')[2]})"
-                if m.via.rpartition(":")[0] == m.file
-                else f" ({_short(m.via)})"
-            )
+            file, _, line = m.via.rpartition(":")
+            where = f" (line {line})" if file == m.file else f" ({_short(m.via)})"
             inner = m.cause
             if m.chain and inner[:2] != (m.file, m.line):
                 at = f"line {inner[1]}" if inner[0] == m.file else place(*inner[:2])
@@ -621,7 +710,7 @@ class _Builder:
         if m.text and m.name not in (words, m.text) and m.text != said:
             said = f"{m.name}. {said}"
         page = _PAGE.search(m.report)
-        return Note(m.kind, words + where, "", said, m.hints, page[0] if page else "", m.exact)
+        return Note(m.kind, _cut(words) + where, "", said, hints, page[0] if page else "", m.exact)
 
     def _inlined(self, lanes: Sequence[_Lane]) -> list[Note]:
         """Into which functions' graphs this one was traced."""
@@ -633,37 +722,37 @@ class _Builder:
             return []
         several = any(len(letters) > 1 for letters in into.values())
         names = [
-            f"graph{'s' * (len(ls) > 1)} {', '.join(sorted(ls))} of {name}"
+            f"graph{'s' * (len(ls) > 1)} {', '.join(sorted(ls, key=lambda one: (len(one), one)))} of {_cut(name)}"
             if several or len(into) > 1
-            else name
+            else _cut(name)
             for name, ls in into.items()
         ]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return [Note("inlined", "inlined into " + ", ".join(names[:3]) + more, hints=tuple(names[3:]))]
+        words = _cut("inlined into " + ", ".join(names[:3]) + more)
+        return [Note("inlined", words, hints=tuple(names[3 : 3 + MOST_NOTES]))]
 
     def _operators(self, n: int, lanes: Sequence[_Lane]) -> dict[str, dict[str, list[Operator]]]:
         """The operators of a line, by the ranks that have the same."""
-        alike: dict[object, tuple[list[int], dict[str, list[Operator]]]] = {}
+        alike: dict[str, tuple[list[int], dict[str, list[Operator]]]] = {}
         for lane in lanes:
-            stages = lane.operators(n)
-            if stages:
-                key = str(stages)
-                alike.setdefault(key, ([], stages))[0].extend(lane.ranks)
+            if stages := lane.operators(n):
+                alike.setdefault(str(stages), ([], stages))[0].extend(lane.ranks)
         if len(alike) == 1:
             ((ranks, stages),) = alike.values()
             return {self.said.who(ranks): stages}
         return {self.said.who(ranks) or "all ranks": stages for ranks, stages in alike.values()}
 
     def _total(self, made: Section, by_rank: Mapping[int, _Part], lanes: Sequence[_Lane]) -> None:
-        kinds: dict[str, set[int]] = {"graphs": {lane.graphs for lane in lanes}}
-        for rank in self.ranks:
-            part = by_rank.get(rank, _Part())
-            broke = {(m.line, m.name) for m in part.marks if m.kind == "break"}
-            called = {(m.line, m.name) for m in part.marks if m.kind == "collective"}
-            called |= {(c.line, c.name) for c in part.ran}
-            kinds.setdefault("breaks", set()).add(len(broke))
-            kinds.setdefault("recompiles", set()).add(sum(m.kind == "recompile" for m in part.marks))
-            kinds.setdefault("collectives", set()).add(len(called))
+        kinds: dict[str, set[int]] = defaultdict(set)
+        kinds["graphs"] = {lane.graphs for lane in lanes}
+        for part in (*by_rank.values(), *[_Part()] * (len(by_rank) < len(self.ranks))):
+            kept = [m for m in part.marks if m.kind in ("break", "collective", "recompile")]
+            called = {(m.line, m.name) for m in kept if m.kind == "collective"}
+            kinds["breaks"].add(len({(m.line, m.name) for m in kept if m.kind == "break"}))
+            kinds["recompiles"].add(
+                sum(m.kind == "recompile" and self.compiles[m.rank, m.compile].again for m in kept)
+            )
+            kinds["collectives"].add(len(called | {(c.line, c.name) for c in part.ran}))
         for name, values in kinds.items():
             setattr(made, name, sorted(values))
         made.eager = any(lane.eager for lane in lanes)
@@ -676,32 +765,46 @@ class _Lane:
     def __init__(self, of: _Builder, home: Home, whole: Function | None, ranks: list[int]) -> None:
         self.of, self.home, self.whole, self.ranks = of, home, whole, ranks
         rank = self.rank = ranks[0]
-        part = of.parts[home].get(rank, _Part())
-        self.by_line: dict[int, list[Mark]] = defaultdict(list)
-        self.held: dict[tuple[Region, int], set[int]] = defaultdict(set)  # the compiles that hold a line
-        for m in part.marks:
-            self.by_line[of.line(m)].append(m)
-            if m.kind == "op" and m.stage == "dynamo":
-                region, n = of.attempts[rank, m.compile]
-                self.held[region, m.line].add(n)
+        self.part = part = of.parts[home].get(rank, _Part())
+        self.by_line: dict[int, list[Mark]] = defaultdict(list)  # operators and kernels
         self.lines: dict[Region, set[int]] = defaultdict(set)
-        for region, line in self.held:
+        for region, line in part.held:
             self.lines[region].add(line)
         self.inlined = {region: of.owner[region] for region in self.lines if of.owner[region] != home}
-        for m in part.marks:
-            if m.kind == "inlined":
-                region = of.attempts[rank, m.compile][0]
-                if of.owner[region] != home:
-                    self.inlined[region] = of.owner[region]
+        self.errors, self.ends, self.splits = set[int](), set[int](), set[int]()
+        self.broke: dict[Region, list[int]] = defaultdict(list)
         self.letters = of.letters(rank, home)
         self.graphs = len(self.letters)
+        # codes of the function itself, and not of a lambda or a comprehension in it
+        self._of_body = {region for region in self.letters if _last(of.func[region]) == _last(home[3])}
+        eager = set[int]()
+        given_up = False
+        for m in part.marks:
+            region = of.attempts[rank, m.compile][0]
+            if m.kind in ("op", "kernel"):
+                self.by_line[m.line].append(m)
+                if _last(m.func) == _last(home[3]) and region in self.inlined:
+                    self._of_body.add(region)
+            elif m.kind == "inlined" and of.owner[region] != home:
+                self.inlined[region] = of.owner[region]
+                self._of_body.add(region)
+            elif m.kind == "split":
+                self.splits.add(m.line)
+            elif m.kind == "error":
+                self.errors.add(m.line)
+            elif m.kind in BREAKS:
+                self.ends.add(m.line)
+                if m.kind == "break":
+                    self.broke[region].append(m.line)
+            elif m.kind == "def":
+                given_up = given_up or _last(m.func) == _last(home[3])
+                eager.add(m.line)
         self.blocks = {region: self._block(region) for region in (*self.letters, *self.inlined)}
-        own = of.of_home.get((rank, home))
-        given_up = any(m.kind == "def" for m in part.marks)
-        self.eager = given_up or (not own and not self.inlined and bool(part.ran))
-        self.errors = {m.line for m in part.marks if m.kind == "error"}
-        self.ends = {m.line for m in part.marks if m.kind in BREAKS}
-        self.splits = {m.line for m in part.marks if m.kind == "split"}
+        if not of.of_home.get((rank, home)) and not self.inlined:
+            eager |= {c.line for c in part.ran}
+            given_up = given_up or any(_last(c.func) == _last(home[3]) for c in part.ran)
+        self.eager = given_up or bool(eager)
+        self._eager_lines = None if given_up else eager
 
     def owners_letter(self, region: Region) -> str:
         """The letter of a graph in the function that it begins in."""
@@ -710,23 +813,21 @@ class _Lane:
     def _letter(self, region: Region) -> str:
         if region in self.letters:
             return self.letters[region]
-        return (
-            self.owners_letter(region) if len(set(self.inlined.values())) == 1 and not self.letters else "…"
-        )
+        alone = len(set(self.inlined.values())) == 1 and not self.letters
+        return self.owners_letter(region) if alone else "…"
 
     def _block(self, region: Region) -> tuple[int, int]:
         """First and last line of a graph's block: from where its code begins to where that ends, as far as the order of
         the statements tells it."""
         lines = self.lines.get(region, set())
         low, high = min(lines, default=0), max(lines, default=0)
-        if not self.whole or not self.whole.body:
+        if not self.whole or not self.whole.body or region not in self._of_body:
             return low, high
         body, own = self.whole.body, region in self.letters
-        resume = region[2] if own else 0
-        begin = resume + 1 if resume else body[0][0]
-        if not resume or not lines or low > resume:
-            low = min(low, begin) if lines else begin
-        if own and (broke := [n for n in self._breaks(region) if n >= low]):
+        if own or not region[2]:  # the rest of a caller may hold the rest of this function
+            begin = region[2] + 1 if own and region[2] else body[0][0]
+            low = begin if not lines else min(low, begin) if not region[2] or low > region[2] else low
+        if own and (broke := [n for n in self.broke[region] if n >= low]):
             return low, max(high, max(broke) - 1, low)
         high = max(high, low)
         for first, last, leaves in body:
@@ -739,74 +840,142 @@ class _Lane:
                 break
         return low, high
 
-    def _breaks(self, region: Region) -> list[int]:
-        return [
-            m.line
-            for marks in self.by_line.values()
-            for m in marks
-            if m.kind == "break" and self.of.attempts[self.rank, m.compile][0] == region
-        ]
+    def _branches(self) -> tuple[dict[int, int], dict[int, int], set[int]]:
+        """The innermost branch of each line, the one around each branch, and the lines of functions inside."""
+        at: dict[int, int] = {}
+        around: dict[int, int] = {}
+        inner = set[int]()
+        if self.whole and self.whole.last - self.whole.first < MOST_LINES:
+            spans = sorted((*self.whole.branches, *self.whole.inner), key=lambda one: (one[0], -one[1]))
+            for i, (first, last) in enumerate(spans):
+                if first in at:
+                    around[i] = at[first]
+                at |= dict.fromkeys(range(first, last + 1), i)
+            inner.update(n for first, last in self.whole.inner for n in range(first, last + 1))
+        return at, around, inner
 
-    def cell(self, n: int) -> Cell:
-        """What it has at a line."""
-        made = Cell(eager=self.eager, ends=n in self.ends, error=n in self.errors)
-        mine = [region for region in self.blocks if n in self.lines.get(region, ())]
-        spanning = mine or [region for region, (a, b) in self.blocks.items() if a <= n <= b and a]
-        if not spanning:
-            return made
-        made.graphs = tuple(dict.fromkeys(self._letter(region) for region in mine))
-        region = spanning[-1]
-        first, last = self.blocks[region]
-        made.block, made.between, made.eager = self._letter(region), not mine, False
-        made.inlined = region in self.inlined and region not in self.letters
-        made.split = n in self.splits
-        made.edge = "only" if first == last else "first" if n == first else "last" if n == last else ""
-        if mine:
-            held, tries = self.held[region, n], self.of.graphs[self.rank, region]
-            if held != set(tries) and len(tries) > 1:
-                made.only = ", ".join(map(str, sorted(held)))
-        if n == first and self.rank in self.of.forwards:
-            made.runs = self.of.each(self.rank, self.of.runs[self.rank, region])
+    def cells(self, numbers: Sequence[int]) -> list[Cell]:
+        """What it has at each of these lines, which ascend."""
+        branch, around, inner = self._branches()
+        reached: dict[Region, set[int]] = {}  # the branches that its graph has an operator or a break in
+        at: dict[int, list[Region]] = defaultdict(list)
+        for one in self.blocks:
+            seen = reached[one] = set[int]()
+            lines = self.lines.get(one, set())
+            for n in lines:
+                at[n].append(one)
+            for n in (*lines, *self.broke.get(one, ()), one[2] if one in self.letters else 0):
+                i = branch.get(n)
+                while i is not None and i not in seen:
+                    seen.add(i)
+                    i = around.get(i)
+        begins = sorted(
+            (first, -i, last, one) for i, (one, (first, last)) in enumerate(self.blocks.items()) if first
+        )
+        open_: list[tuple[int, int, Region]] = []  # the blocks around a line, the last one first
+        made: list[Cell] = []
+        k, begun = 0, set[Region]()
+        region: Region | None = None
+        for n in numbers:
+            while k < len(begins) and begins[k][0] <= n:
+                heapq.heappush(open_, begins[k][1:])
+                k += 1
+            while open_ and open_[0][1] < n:
+                heapq.heappop(open_)
+            mine = at.get(n, [])
+            before, region = region, mine[-1] if mine else open_[0][2] if open_ else None
+            if not mine and region and branch.get(n) is not None and branch[n] not in reached[region]:
+                region = None  # a branch that was not taken, as far as one can tell
+            cell = self._cell(n, region, mine, begun)
+            cell.eager = (
+                self.eager
+                and not region
+                and n not in inner
+                and (self._eager_lines is None or n in self._eager_lines)
+            )
+            if region and region != before:
+                cell.edge = "only"
+            elif region:
+                made[-1].edge = {"only": "first", "last": ""}.get(made[-1].edge, made[-1].edge)
+                cell.edge = "last"
+            made.append(cell)
         return made
 
+    def _cell(self, n: int, region: Region | None, mine: Sequence[Region], begun: set[Region]) -> Cell:
+        cell = Cell(ends=n in self.ends, error=n in self.errors)
+        if region is None:
+            return cell
+        cell.graphs = tuple(dict.fromkeys(self._letter(one) for one in mine))
+        cell.block, cell.between = self._letter(region), not mine
+        cell.inlined = region in self.inlined and region not in self.letters
+        cell.split = n in self.splits
+        if mine:
+            held, tries = self.part.held[region, n], self.of.graphs[self.rank, region]
+            if held != set(tries) and len(tries) > 1:
+                cell.only = ", ".join(map(str, sorted(held)[:MOST_NOTES]))
+        if region not in begun and self.rank in self.of.forwards:
+            cell.runs = self.of.each(self.rank, self.of.runs[self.rank, region])
+        begun.add(region)
+        return cell
+
     def operators(self, n: int) -> dict[str, list[Operator]]:
-        """The operators and kernels of a line by stage, of the first compile of each code."""
+        """The operators and kernels of a line by stage, of the first compile of each code that has any there."""
         found: dict[str, Counter[tuple[str, str]]] = {}
         for m in self.by_line.get(n, ()):
-            if m.kind not in ("op", "kernel") or self.of.attempts[self.rank, m.compile][1] > 1:
-                continue
-            stage = "kernels" if m.kind == "kernel" else STAGES[m.stage]
-            found.setdefault(stage, Counter())[short(m.name), m.text] += 1
+            region, attempt = self.of.attempts[self.rank, m.compile]
+            if attempt == self.part.first[region, m.line, m.stage]:
+                stage = "kernels" if m.kind == "kernel" else STAGES[m.stage]
+                found.setdefault(stage, Counter())[_cut(short(m.name)), _cut(m.text)] += 1
         order = [*STAGES.values(), "kernels"]
         return {
-            stage: [Operator(*key, times) for key, times in found[stage].items()]
+            stage: [Operator(*key, times) for key, times in found[stage].most_common(MOST_OPERATORS)]
             for stage in order
             if stage in found
         }
 
 
 def _by_line(facts: Counter[Fact]) -> dict[int, frozenset[object]]:
-    found: dict[int, set[object]] = defaultdict(set)
+    """The facts of each line, whichever graph has them."""
+    found: dict[int, dict[object, int]] = defaultdict(dict)
     for (line, kind, _, *rest), times in facts.items():
-        found[line].add((kind, *rest, times))
-    return {line: frozenset(what) for line, what in found.items()}
+        what = kind, *rest
+        found[line][what] = max(found[line].get(what, 0), times)
+    return {line: frozenset(what.items()) for line, what in found.items()}
 
 
 def _again(marks: Sequence[Mark]) -> Note:
-    """All recompiles at one line, with the guards in words: those that differ in a value alone make one sentence."""
+    """All recompiles at one line, with the guards in words: those that differ in a value alone make one sentence. A
+    compile is new where every code that was there failed, each with its own guard; the newest one's comes first."""
     alike: dict[tuple[str, str], list[str]] = {}
     for m in marks:
-        alike.setdefault((guard_words.form(guard_words.bare(m.name)), _line_of(m)), []).append(
-            guard_words.bare(m.name)
-        )
-    said = [guard_words.words(first, rest) + at for (_, at), (first, *rest) in alike.items()]
+        guard = guard_words.bare(m.name)
+        alike.setdefault((guard_words.form(guard), _line_of(m.via)), []).append(guard)
+    forms = {form for form, _ in alike}
+    for reason in (reason for m in marks for reason in m.hints):
+        guard, used = guard_words.bare(reason), _USED.search(reason)
+        if guard_words.form(guard) not in forms:
+            forms.add(guard_words.form(guard))
+            alike[guard_words.form(guard), _line_of(used[1] if used else "")] = [guard]
+    said = [_cut(guard_words.words(first, rest) + at) for (_, at), (first, *rest) in alike.items()]
     shown = "; ".join(said[:2]) + (f" and {len(said) - 2} more" if len(said) > 2 else "")
     words = shown if len(marks) == 1 else f"{len(marks)} times: {shown}"
     return Note("recompile", words, hints=tuple(dict.fromkeys([*said[2:], *(m.name for m in marks)])))
 
 
-def _line_of(m: Mark) -> str:
-    return f" (line {m.via.rpartition(':')[2]})" if m.via else ""
+def _line_of(via: str) -> str:
+    return f" (line {via.rpartition(':')[2]})" if via else ""
+
+
+def _group(m: Mark) -> str:
+    return m.hints[0] if m.hints else ""
+
+
+def _last(func: str) -> str:
+    return func.rpartition(".")[2]
+
+
+def _cut(text: str, most: int = MOST_TEXT) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _typed(c: Collective) -> str:
