@@ -62,7 +62,7 @@ def shown(material: Material, places: Mapping[str, Path]) -> Shown:
         drawn = open_.text().partition("\n\n")[2]  # without the key to what a whole source has
         text = "\n".join(line[:MOST_WIDE] for line in drawn.splitlines()[:MOST_LINES])
         # a link to a function leads to the whole of it
-        parts = ["<h2>What was being compiled</h2>", _html(open_).replace(' id="f', ' id="open')]
+        parts = ["<h2>What was being compiled</h2>", _html(open_)]
     n = len(whole.listing.sections)
     said = f"<summary>{n} function{'s' * (n != 1)}</summary>"
     parts += [

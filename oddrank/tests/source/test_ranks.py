@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from oddrank.record.tables import Collective, Compile, Mark, Table, Tables, merge
 from oddrank.source import annotate
 
@@ -107,7 +109,7 @@ def test_counts_of_a_step_are_summed_over_the_compiles_that_broke(file):
     tables.profiled = {0: 2}
     (section,) = annotate(tables).listing.sections
     (note,) = (note for row in section.rows for note in row.notes if note.kind == "break")
-    assert note.words.endswith("4.5× a step") and tables.counts[0].breaks == 4.5
+    assert note.runs == "4.5× a step" and tables.counts[0].breaks == 4.5
     assert [cell.runs for row in section.rows for cell in row.cells if cell.runs is not None] == [4.5]
 
 
@@ -126,6 +128,64 @@ def test_a_recompile_names_every_guard_that_failed_and_a_refused_one_is_none(fil
     assert again.words == "2 times: `flag` changes (1 -> 2); `rate` changes (it was 0.5) (line 3)"
     assert (section.recompiles, tables.counts[0].recompiles) == ([2], 2)
     assert any("`n` changes" in hint for hint in failed.hints)
+
+
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        return F.rms_norm(x, (4,))  # Python in torch, whose own line torch gives
+
+
+class Nested(torch.nn.Module):
+    """Calls a `forward` in a `forward`: torch 2.13 to 2.15 leave the caller's line out of their report."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner = Norm(), Inner()
+
+    def forward(self, x):
+        x = self.norm(x) + 1
+        y = self.inner(x).view(-1)  # ends before its operators
+        z = self.inner(x.sin()) * 2  # ends between them
+        print(end=str(z.sum().item())[:0])  # ends after them
+        return self.inner(z + y.sum())
+
+
+class Inner(torch.nn.Module):
+    @torch.compiler.disable
+    def forward(self, x):
+        return x
+
+
+def test_where_a_line_is_cut_and_an_operator_that_torch_wrote_in_python():
+    from oddrank.record import record
+
+    torch._dynamo.reset()
+    step = torch.compile(Nested(), backend="eager")
+    with record() as rec:
+        step(torch.ones(2, 4))
+        with rec.forward():
+            step(torch.ones(2, 4))
+    sections = {section.name: section for section in annotate(rec).listing.sections}
+    (norm,) = (row.cells[0] for row in sections["Norm.forward"].rows if "rms_norm" in row.text)
+    assert norm.inlined and not norm.between and norm.block == "A"
+    rows = {row.text.split("#")[0].strip(): row.cells[0] for row in sections["Nested.forward"].rows}
+    cuts = {text: (c.before, c.cut, c.block) for text, c in rows.items() if c.ends}
+    assert cuts == {
+        "y = self.inner(x).view(-1)": ("", "above", "B"),
+        "z = self.inner(x.sin()) * 2": ("B", "middle", "C"),
+        "print(end=str(z.sum().item())[:0])": ("", "below", "C"),
+        "return self.inner(z + y.sum())": ("", "below", "D"),
+    }
+
+
+def test_a_trace_says_that_it_does_not_know_of_collectives_in_eager(file):
+    """One rank has the call in its graph, and the other one runs the function in eager."""
+    graph, other = rank(file, 0, ("0", "0")), Tables()
+    other.compiles.append(Compile(1, "0/0", file, 1, "step", outcome="gave-up"))
+    other.marks.append(Mark(1, "0/0", file, 1, "step", "def", name="no"))
+    (section,) = annotate(merge([graph, other])).listing.sections
+    said = {note.who: note.words for row in section.rows for note in row.notes if note.kind == "collective"}
+    assert said["rank 1"].startswith("in eager, if at all")
 
 
 @pytest.mark.kernel

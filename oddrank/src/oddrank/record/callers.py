@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oddrank.places import is_library
 from oddrank.record.nodes import COLLECTIVE
 from oddrank.record.source import Function, Sources
 from oddrank.record.tables import Compile, Mark
 
-__all__ = ["place"]
+__all__ = ["move", "place"]
 
 Spot = tuple[str, int, str]  # file, line, function
 
 _IN_TORCH = re.compile(r"torch[/\\]distributed")
+_LAYERS = re.compile(r"torch[/\\]nn[/\\]")  # functions in Python, such as F.rms_norm, that Dynamo traces into
 _SUFFIX = re.compile(r"_(into_tensor|tensor|single|coalesced|out|inplace)(_out|_coalesced)?$")
 
 
@@ -53,12 +54,32 @@ def place(row: Compile, marks: Sequence[Mark], sources: Sources, told: Sequence[
             _move(mark, spot, exact)
 
 
+def move(nodes: Mapping[tuple[str, str], Mark], called: Mapping[str, Spot]) -> None:
+    """Move operators that a library's function made to the program's line that called it, as the compiler told it.
+
+    Args:
+        nodes: The operators by stage and name.
+        called: The program's lines, by the name of Dynamo's operator. A lowered one has its line where all operators of
+            that place in the library come from one line of the program.
+    """
+    spots: dict[tuple[str, int], set[Spot]] = {}
+    for name, spot in called.items():
+        mark = nodes.get(("dynamo", name))
+        if mark is not None and is_library(mark.file):
+            spots.setdefault((mark.file, mark.line), set()).add(spot)
+            _move(mark, spot, True)
+    for (stage, _), mark in nodes.items():
+        known = spots.get((mark.file, mark.line), set())
+        if stage != "dynamo" and len(known) == 1:
+            _move(mark, next(iter(known)), True)
+
+
 def _dynamo(
     marks: Sequence[Mark], row: Compile, sources: Sources, told: Sequence[Spot] | None
 ) -> dict[tuple[str, int], list[tuple[Spot, bool]]]:
     """Place those of Dynamo's graph; returns the program's lines by the line inside torch, in order."""
     collectives = [mark for mark in marks if mark.kind == "collective"]
-    if not collectives:
+    if not collectives and not any(_LAYERS.search(mark.file) for mark in marks):
         return {}
     of_library = functools.cache(is_library)
     after: list[Mark | None] = [None]  # the program's next operator, from the last mark to the first
@@ -80,6 +101,12 @@ def _dynamo(
             continue
         elif mark.kind == "collective":
             last = search.caller(mark.name, user, after[i])
+        elif _LAYERS.search(mark.file) and told is None:
+            called = mark.name.rpartition(".")[2]
+            if spot := search.caller(called, user, after[i]) if called else None:
+                moved.setdefault((mark.file, mark.line), []).append((spot, False))
+                _move(mark, spot, False)
+            continue
         if last and _IN_TORCH.search(mark.file):
             if mark.kind == "op":
                 moved.setdefault((mark.file, mark.line), []).append((last, exact))

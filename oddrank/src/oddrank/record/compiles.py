@@ -90,6 +90,9 @@ class Try:
     break_text: str = ""
     failure: tuple[str, str, str, int] = ("", "", "", 0)  # type, reason, file, line
     callers: list[tuple[str, int, str]] | None = None  # of its collectives, where the compiler told them
+    called: dict[str, tuple[str, int, str]] = field(
+        default_factory=dict
+    )  # of operators inside libraries, by name
     inlined: tuple[tuple[str, int, str], ...] = ()
     symbols: dict[str, str] = field(default_factory=dict)  # a size that may change -> what it is of
     needs: list[tuple[str, int]] = field(default_factory=list)  # guards on these, and their lines
@@ -409,6 +412,7 @@ class Compiles:
                     op.file, op.line, op.func, "op", stage=stage, name=op.target, text=op.type
                 )
         callers.place(row, found, self.sources, one.callers)
+        callers.move(nodes, one.called)
         for file, line, func in one.inlined:
             add(file, line, func, "inlined")
         for entry in (entry for stage, entry in one.texts if stage == "optimize_ddp_split_graph"):

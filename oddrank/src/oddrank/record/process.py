@@ -96,6 +96,11 @@ class Log(logging.Handler):
             if (one := self.current()) is None:
                 return
             one.callers = [_caller(node) for node in graph.graph.nodes if COLLECTIVE.search(str(node.target))]
+            one.called = {
+                node.name: caller
+                for node in graph.graph.nodes
+                if node.op.startswith("call_") and (caller := _outside(node)) is not None
+            }
             own = (one.row.file, one.row.line)
             places = ((code.co_filename, code.co_firstlineno, code.co_name) for code in traced)
             one.inlined = tuple(dict.fromkeys(at for at in places if not is_library(at[0]) and at[:2] != own))
@@ -110,6 +115,14 @@ class Log(logging.Handler):
     def epoch(self) -> int:
         """The current epoch: one more than the last one seen where Dynamo was reset since."""
         return self.compiles.epoch_now(torch_names.dynamo_frames_seen())
+
+
+def _outside(node: Any) -> tuple[str, int, str] | None:
+    """The program's line that led to an operator which torch places in a library; None for any other."""
+    stack = node.meta.get("stack_trace") or ""
+    last = _FRAME.search(stack, max(stack.rfind('  File "'), 0))
+    caller = _caller(node) if last and is_library(last[1]) else None
+    return caller if caller and not is_library(caller[0]) else None
 
 
 def _caller(node: Any) -> tuple[str, int, str]:

@@ -108,8 +108,8 @@ def _blank(n: int) -> list[Cell]:
 
 def _both(old: Row, new: Row) -> Row:
     """One line of both runs."""
-    said = [(note.kind, note.words, note.who) for note in old.notes]
-    known = [(note.kind, note.words, note.who) for note in new.notes]
+    said = [(note.kind, note.words, note.runs, note.who) for note in old.notes]
+    known = [(note.kind, note.words, note.runs, note.who) for note in new.notes]
     notes = [_when("before", note) for note, key in zip(old.notes, said, strict=True) if key not in known]
     notes += [
         note if key in said else _when("after", note) for note, key in zip(new.notes, known, strict=True)

@@ -12,6 +12,7 @@ import io
 import keyword
 import re
 import tokenize
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -58,7 +59,9 @@ def fragment(listing: Listing, title: str = "") -> str:
     theirs = [one for one in listing.sections if one.library]
     if not mine:
         mine, theirs = theirs, []
-    ids = {id(one): f"f{i}" for i, one in enumerate(listing.sections)}
+    # a page may have several of these
+    name = format(zlib.crc32("".join(f"{s.file}{s.name}{s.first}" for s in listing.sections).encode()), "x")
+    ids = {id(one): f"od{name}-{i}" for i, one in enumerate(listing.sections)}
     folded = [one for one in mine if one.whole] if len(mine) > MOST_OPEN else []
     shown = [one for one in mine if one not in folded]
     pen = _Pen(listing, ids)
@@ -96,7 +99,7 @@ def _plural(values: Sequence[int], word: str, kind: str = "") -> str:
 
 
 def _several(values: Sequence[int]) -> str:
-    return str(values[0]) if len(values) == 1 else f"{values[0]}–{values[-1]}"
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _hue(block: str) -> int:
@@ -124,8 +127,9 @@ class _Pen:
             '<i class="pale"></i> in that graph, without an operator of its own': any(
                 c.between for c in cells
             ),
-            '<i class="hollow"></i> inlined into a caller\'s graph': any(c.inlined for c in cells),
-            "<i>✂</i> the graph ends": bool(notes & {"break", "gave-up"}),
+            '<i class="hollow">↰A</i> inlined into graph A of its caller': any(c.inlined for c in cells),
+            "<i>✂</i> the graph ends": "break" in notes,
+            "<i>⊘</i> given up": bool(notes & {"gave-up", "def"}),
             '<i class="eager"></i> runs in eager': any(c.eager for c in cells),
             "<i>↻</i> compiled again": "recompile" in notes,
             "<i>⇄</i> collective": "collective" in notes,
@@ -162,7 +166,7 @@ class _Pen:
         )
         heads = ("graphs", "breaks", "recompiles", "collectives", "seconds", "" if self.alone else "≠")
         return (
-            '<table class="index"><thead><tr><th>function</th><th class="wide"></th>'
+            '<table class="index"><thead><tr><th>function</th><th class="wide">its lines</th>'
             f"{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead><tbody>{rows}</tbody></table>"
         )
 
@@ -175,6 +179,8 @@ class _Pen:
             for i, row in enumerate(section.rows):
                 c = row.cells[k]
                 hue = _CUT if c.ends or c.error else _HUES[_hue(c.block)] if c.block else "transparent"
+                hue = "#c8cdd2" if c.eager and not c.ends else hue
+                hue = "transparent" if c.block == "…" or (c.inlined and len(c.graphs) > 1) else hue
                 stops.append(f"{hue} {100 * i / n:.1f}%,{hue} {100 * (i + 1) / n:.1f}%")
             made.append(f'<i style="background:linear-gradient(90deg,{",".join(stops)})"></i>')
         return f'<div class="map">{"".join(made)}</div>'
@@ -190,12 +196,14 @@ class _Pen:
             + _plural(one.collectives, "collective")
             + (f"<span>{one.seconds:.1f} s compiling</span> " if one.seconds >= 0.05 else "")
             + '<span class="cut">cannot compile</span> ' * one.error
-            + '<span class="cut">eager</span> ' * one.eager
+            + f'<span class="cut">eager{f": {one.eager_on}" if one.eager_on else ""}</span> ' * one.eager
             + f'<span class="differ">≠ {"runs" if self.listing.against else "ranks"} differ</span>'
             * one.differs
         )
         runs = any(c.runs is not None for row in one.rows for c in row.cells)
-        wide = [max(50 if runs else 34, 7 * len(lane.head) + 10) for lane in one.lanes]
+        least = (50 if runs else 34) + 16 * any(c.cut == "middle" for row in one.rows for c in row.cells)
+        least += 12 * any(c.inlined for row in one.rows for c in row.cells)
+        wide = [max(least, 7 * len(lane.head) + 10) for lane in one.lanes]
         told = [f"{lane.head} is {lane.said}" for lane in one.lanes if lane.said and len(lane.said) < 90]
         told += [f"more than {MOST_LANES} kinds; not drawn: ranks {one.left_out}"] if one.left_out else []
         base = min((len(r.text) - len(r.text.lstrip()) for r in one.rows if r.text.strip()), default=0)
@@ -265,6 +273,7 @@ def _lane(c: Cell) -> str:
     kinds, inside, style = ["l"], "", ""
     if c.block:
         hue = _hue(c.block)
+        several = c.inlined and (len(c.graphs) > 1 or c.block == "…")  # of no one colour
         red, green, blue = (int(_HUES[hue][i : i + 2], 16) for i in (1, 3, 5))
         pale = c.between or c.inlined
         style = (
@@ -277,19 +286,23 @@ def _lane(c: Cell) -> str:
             c.edge,
             "pale" * c.between,
             "hollow" * c.inlined,
+            "several" * several,
             "split" * c.split,
-            "ends" * c.ends,
+            f"ends {c.cut}" * c.ends,
         ]
         letters = "".join(c.graphs) if len("".join(c.graphs)) <= 4 else f"{len(c.graphs)}"
-        if c.edge in ("first", "only") or len(c.graphs) > 1:
-            inside = f"<b>{_escape(letters if len(c.graphs) > 1 else c.block)}</b>"
+        if c.cut == "middle":
+            kinds.append(f"u{_hue(c.before)}")
+            inside = f"<b>{_escape(c.before)}</b><i>✂</i><b>{_escape(c.block)}</b>"
+        elif c.edge in ("first", "only") or len(c.graphs) > 1:
+            inside = f"<b>{'↰' * c.inlined}{_escape(letters if len(c.graphs) > 1 else c.block)}</b>"
         else:
             inside = f'<span class="unseen">{_escape("·" if c.between else c.block)}</span>'
         inside += f"<small>×{number(c.runs)}</small>" if c.runs is not None else ""
         inside += (
             f'<small title="in compile {_escape(c.only)} only">{_escape(c.only)}</small>' if c.only else ""
         )
-        inside += '<span class="unseen">✂</span>' * c.ends
+        inside += '<span class="unseen">✂</span>' * (c.ends and c.cut != "middle")
     elif c.ends or c.error:
         kinds.append("cut")
         style = f"color:{_CUT}"
@@ -302,8 +315,11 @@ def _lane(c: Cell) -> str:
 
 def _note(note: Note) -> str:
     head = WORDS.get(note.kind, "")
+    if note.runs and head:
+        head += f", {note.runs}"
     said = ": ".join(filter(None, (head, _words(note.words if note.kind != "unfinished" else ""))))
-    who = f"<em>{_escape(note.who)}</em> " if note.who else ""  # first, since a long line is cut off
+    said += f" · {note.runs}" if note.runs and not head else ""
+    who = f"<em>{_escape(note.who)}</em> " if note.who else ""
     ink = _INK.get(note.kind, _CUT)
     return f'<div class="note {note.kind}" style="color:{ink}"><i>{SIGNS[note.kind]}</i> {who}{said}</div>'
 

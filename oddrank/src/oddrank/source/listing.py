@@ -74,6 +74,7 @@ class Note:
     Args:
         kind: As in `Mark`; 'collective' of eager ones, too; 'shape' for what the line makes.
         words: What is said, without the kind.
+        runs: How often, such as '2× a step'; '' where that is not known.
         who: The ranks in words; '' for all of them.
         explanation: Torch's, where `words` leaves something out.
         hints: What torch suggests, or further facts of this kind.
@@ -84,6 +85,7 @@ class Note:
     kind: str
     words: str
     who: str = ""
+    runs: str = ""
     explanation: str = ""
     hints: tuple[str, ...] = ()
     link: str = ""
@@ -101,6 +103,9 @@ class Cell:
         between: Inside a block, without an operator of its own. A branch of an `if` that has none is in no block.
         inlined: The block belongs to a caller's graph.
         ends: A graph ends here, or the function was given up here.
+        cut: Where it ends, of a line that is in a block: 'above' its operators, 'below' them, or in the 'middle', where
+            `before` and `block` both have operators.
+        before: The letter of the graph that ends in the middle.
         error: It cannot be compiled.
         eager: It runs in eager.
         split: DDP begins another part of the graph.
@@ -114,6 +119,8 @@ class Cell:
     between: bool = False
     inlined: bool = False
     ends: bool = False
+    cut: str = ""
+    before: str = ""
     error: bool = False
     eager: bool = False
     split: bool = False
@@ -180,6 +187,7 @@ class Section:
         graphs, breaks, recompiles, collectives: Their numbers in any lane, ascending: [1, 2] where lanes differ.
         seconds: Of compiling, in the slowest rank.
         eager: Whether a lane runs in eager.
+        eager_on: Which ranks, in words; '' for all.
         error: Whether a lane cannot be compiled.
         library: Whether it is not the program's.
     """
@@ -196,6 +204,7 @@ class Section:
     collectives: list[int] = field(default_factory=list)
     seconds: float = 0.0
     eager: bool = False
+    eager_on: str = ""
     error: bool = False
     library: bool = False
 
@@ -515,6 +524,7 @@ class _Builder:
                 row.operators = self._operators(n, lanes)
             if whole and n == whole.line:
                 row.notes += self._inlined(lanes)
+            row.notes += self._unseen(row, made.lanes)
             row.notes.sort(key=lambda note: ORDER.index(note.kind))
             if len(row.notes) > MOST_NOTES:
                 more = Note(row.notes[MOST_NOTES].kind, f"and {len(row.notes) - MOST_NOTES} more facts")
@@ -679,7 +689,7 @@ class _Builder:
             note.hints = tuple(_cut(hint) for hint in note.hints[:MOST_NOTES])
             if max(times.values()) > 0:
                 few, many = number(min(times.values())), number(max(times.values()))
-                note.words += f" · {few if few == many else f'{few} to {many}'}× a step"
+                note.runs = f"{few if few == many else f'{few} to {many}'}× a step"
             notes.append(note)
         return notes
 
@@ -710,26 +720,40 @@ class _Builder:
         if m.text and m.name not in (words, m.text) and m.text != said:
             said = f"{m.name}. {said}"
         page = _PAGE.search(m.report)
-        return Note(m.kind, _cut(words) + where, "", said, hints, page[0] if page else "", m.exact)
+        return Note(m.kind, _cut(words) + where, "", "", said, hints, page[0] if page else "", m.exact)
+
+    def _unseen(self, row: Row, lanes: Sequence[Lane]) -> list[Note]:
+        """That a rank runs in eager what is a collective in another one's graph: a trace does not record that."""
+        ranks = [
+            r
+            for lane, c in zip(lanes, row.cells, strict=True)
+            if c.eager or (c.ends and not c.block)
+            for r in lane.ranks
+        ]
+        called = any(note.kind == "collective" and note.who for note in row.notes)
+        if not ranks or not called or self.tables.collectives:
+            return []
+        return [Note("collective", "in eager, if at all: a trace does not record that", self.said.who(ranks))]
 
     def _inlined(self, lanes: Sequence[_Lane]) -> list[Note]:
-        """Into which functions' graphs this one was traced."""
-        into: dict[str, set[str]] = {}
+        """Into which functions' graphs this one was traced, by the ranks that agree on it."""
+        alike: dict[str, tuple[list[int], list[str]]] = {}
         for lane in lanes:
+            into: dict[str, set[str]] = {}
             for region, owner in lane.inlined.items():
                 into.setdefault(owner[3], set()).add(lane.owners_letter(region))
-        if not into:
-            return []
-        several = any(len(letters) > 1 for letters in into.values())
-        names = [
-            f"graph{'s' * (len(ls) > 1)} {', '.join(sorted(ls, key=lambda one: (len(one), one)))} of {_cut(name)}"
-            if several or len(into) > 1
-            else _cut(name)
-            for name, ls in into.items()
-        ]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        words = _cut("inlined into " + ", ".join(names[:3]) + more)
-        return [Note("inlined", words, hints=tuple(names[3 : 3 + MOST_NOTES]))]
+            names = [
+                f"graph{'s' * (len(ls) > 1)} {', '.join(sorted(ls, key=lambda one: (len(one), one)))} of {_cut(name)}"
+                for name, ls in into.items()
+            ]
+            if names:
+                alike.setdefault(str(names), ([], names))[0].extend(lane.ranks)
+        notes = []
+        for ranks, names in alike.values():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            words = _cut("inlined into " + ", ".join(names[:3]) + more)
+            notes.append(Note("inlined", words, self.said.who(ranks), hints=tuple(names[3 : 3 + MOST_NOTES])))
+        return notes
 
     def _operators(self, n: int, lanes: Sequence[_Lane]) -> dict[str, dict[str, list[Operator]]]:
         """The operators of a line, by the ranks that have the same."""
@@ -755,7 +779,8 @@ class _Builder:
             kinds["collectives"].add(len(called | {(c.line, c.name) for c in part.ran}))
         for name, values in kinds.items():
             setattr(made, name, sorted(values))
-        made.eager = any(lane.eager for lane in lanes)
+        eager = [rank for lane in lanes if lane.eager for rank in lane.ranks]
+        made.eager, made.eager_on = bool(eager), self.said.who(eager)
         made.error = any(m.kind == "error" for part in by_rank.values() for m in part.marks)
 
 
@@ -905,6 +930,10 @@ class _Lane:
         cell = Cell(ends=n in self.ends, error=n in self.errors)
         if region is None:
             return cell
+        if cell.ends:
+            ended = [one for one in mine if n in self.broke.get(one, ())]
+            cell.cut = "above" if mine and not ended else "below" if region in ended or not mine else "middle"
+            cell.before = self._letter(ended[-1]) if cell.cut == "middle" else ""
         cell.graphs = tuple(dict.fromkeys(self._letter(one) for one in mine))
         cell.block, cell.between = self._letter(region), not mine
         cell.inlined = region in self.inlined and region not in self.letters
@@ -979,8 +1008,9 @@ def _cut(text: str, most: int = MOST_TEXT) -> str:
 
 
 def _typed(c: Collective) -> str:
-    """What a collective that ran was given, as Dynamo prints a type: 'float32[4, 16]'."""
-    return f"{c.dtype}[{c.shapes.replace('x', ', ')}]" if c.dtype and c.shapes else c.shapes or c.dtype
+    """What a collective that ran was given, as Dynamo prints a type: 'f32[4, 16]'."""
+    dtype = re.sub(r"^(b?)(float|int|uint|complex)(?=\d)", lambda m: m[1] + m[2][0], c.dtype)
+    return f"{dtype}[{c.shapes.replace('x', ', ')}]" if dtype and c.shapes else c.shapes or dtype
 
 
 def _short(via: str) -> str:
@@ -1007,6 +1037,10 @@ def number(value: float) -> str:
 
 
 _SAYS = re.compile(r"^(?:Dynamo|torch\.compile) (does not know how to|cannot|detected|does not support) ?")
+_HIDDEN = re.compile(
+    r"Skip calling function `(?:[\w<>]+\.)*(\w+)` since it was wrapped with `torch.compiler.disable`"
+    r"(?: \(reason: .*\))?"
+)
 _SHORTER = {
     "does not know how to": "cannot ",
     "cannot": "cannot ",
@@ -1017,7 +1051,8 @@ _SHORTER = {
 
 def plain(title: str, why: str) -> str:
     """Torch's explanation of a break where it is short, for that has the names; its title otherwise."""
-    said = re.sub(r" \((has_kwargs \w+|reason: None)\)", "", why).rstrip(".")
+    said = re.sub(r" \((has_kwargs \w+|reason: None)\)", "", why).replace("<locals>.", "").rstrip(".")
+    said = _HIDDEN.sub(r"`\1` is wrapped with `torch.compiler.disable`", said)
     said = _SAYS.sub(lambda m: _SHORTER[m[1]], said)
     return said if 0 < len(said) <= MOST_WORDS else title
 

@@ -92,6 +92,7 @@ class _Pen:
     def section(self, one: Section) -> list[str]:
         runs = [2 + len(self.runs(c)) for row in one.rows for c in row.cells if c.runs is not None]
         wide = max([4, *(len(lane.head) for lane in one.lanes), *runs]) + 1
+        wide += any(c.cut for row in one.rows for c in row.cells)
         lines = [
             self.ink("1", printable(one.name)) + self.ink(_FAINT, f"  {printable(one.file)}:{one.first}")
         ]
@@ -138,7 +139,10 @@ class _Pen:
         head = WORDS.get(note.kind, "")
         words = note.words if note.kind != "unfinished" else ""
         who = f"[{note.who}] " if note.who else ""
+        if note.runs and head:
+            head += f", {note.runs}"
         said = f"{SIGNS[note.kind]} {who}{': '.join(filter(None, (head, printable(words))))}"
+        said += f" · {note.runs}" if note.runs and not head else ""
         return textwrap.wrap(said, max(40, self.width - at), subsequent_indent="  ") or [said]
 
     @staticmethod
@@ -150,9 +154,10 @@ class _Pen:
             sign = "✗" if c.error else "✂" if c.ends else "┊" if c.eager else ""
             return self.ink(_BROKEN if c.ends or c.error else _FAINT, f"{sign:<{wide}}")
         bar = ("┆" if c.between else "⠿") if c.inlined else "│" if c.between else "┃"
-        body = bar + (c.block if c.edge in ("first", "only") or len(c.graphs) > 1 else "")
-        if len(c.graphs) > 1:
-            body = bar + "".join(c.graphs)[: wide - 2]
-        body += ("✂" if c.ends else "") + self.runs(c) + (f"/{c.only}" if c.only else "")
+        letters = "".join(c.graphs) if len(c.graphs) > 1 else c.block if c.edge in ("first", "only") else ""
+        if c.cut == "middle":
+            letters = f"{c.before}✂{c.block}"
+        body = "✂" * (c.cut == "above") + bar + letters[: wide - 2] + "✂" * (c.cut == "below") + self.runs(c)
+        body += f"/{c.only}" if c.only else ""
         hue = HUES[(ord(c.block[-1]) - 65) % 4] if c.block.isalpha() else 245
         return self.ink(f"38;5;{hue}", f"{body:<{wide}}")
