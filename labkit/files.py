@@ -11,7 +11,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Unsaved", "folder", "home", "lessons", "number", "ours", "replace", "write_json", "writable"]
+__all__ = [
+    "Unsaved",
+    "folder",
+    "home",
+    "lessons",
+    "notebooks",
+    "number",
+    "ours",
+    "replace",
+    "write_json",
+    "writable",
+]
 
 PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
 
@@ -127,6 +138,15 @@ def lessons() -> list[Path]:
 
     >>> lessons()[0].name
     '00_start_here.ipynb'
+    """
+    return [path for path in notebooks() if path.name[:2].isdigit()]
+
+
+def notebooks() -> list[Path]:
+    """The notebooks of the lessons, and after them those that stand outside of their order.
+
+    >>> notebooks()[-1].name
+    'in_a_hurry.ipynb'
     """
     return sorted(ours("notebooks").glob("*.ipynb"))
 

@@ -261,7 +261,7 @@ def test_a_failed_install_leaves_set_up_to_be_done(checkout):
 # the lessons, as they are committed
 
 
-@pytest.mark.parametrize("path", files.lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", files.notebooks(), ids=lambda path: path.stem)
 def test_the_lesson_is_fit_to_read(path):
     assert notebooks.problems(path) == []
 

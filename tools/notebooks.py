@@ -221,12 +221,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns 1 when any notebook failed, after trying them all."""
     parser = argparse.ArgumentParser(prog="python -m tools.notebooks", description=__doc__.split("\n")[0])
     parser.add_argument("verb", choices=["execute", "check"])
-    parser.add_argument("notebooks", nargs="*", type=Path, help="default: every lesson")
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of notebooks/")
     parser.add_argument(
         "--timeout", type=float, default=CELL_SECONDS, help="seconds a cell (default %(default)s)"
     )
     chosen = parser.parse_args(arguments)
-    paths = chosen.notebooks or files.lessons()
+    paths = chosen.notebooks or files.notebooks()
     if not paths:
         print(f"no notebooks found in {ROOT / 'notebooks'}", file=sys.stderr)
         return 1

@@ -8,7 +8,7 @@ import io
 import numbers
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,73 +22,54 @@ from labkit.torch_compat import break_reasons, dynamo_reset, patched
 __all__ = ["largest", "one_graph"]
 
 LATE_S = 0.1
-ROOTED = ("reduce", "gather")  # gloo leaves partial results on the other ranks, which may be right by chance
 MESSAGE = "hello from rank 0"
-CALLS = 2  # the second call finds what the first did to its inputs
-# which value the compiled function returns instead, and the hint for it
-WRONG = {
-    "part": ("it is this rank's part of the sum", "the partial sums are not added up: all_reduce is missing"),
-    "early": (
-        "relu came before the sum",
-        "relu of each part, added up, is not relu of the sum: all_reduce first",
-    ),
-    "sum": ("there are values below zero", "the sum is right, and relu is missing"),
-    "other": ("the numbers differ", "the layer is relu of the sum over ranks of x @ w"),
-}
-LARGEST_HINT = "it is called as largest(value, device) and returns a number"
+CALLS = 0, 1, 0  # which inputs; the last call finds what the first one did to them
+RETURNS_NUMBER = "it is called as largest(value, device) and returns a number"
+RETURNS_FUNCTION = (
+    "it is called as one_graph(compile) and returns a function of this rank's x and w, which returns a tensor"
+)
 
 
 @on_three_too
 def judge_largest(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The largest of the ranks' values on every rank, wherever it is."""
-    for shift in range(len(ranks)):
-        _judge_values(ranks, _values(len(ranks), shift), attempt)
-    say(f"the largest of {_listed(_values(len(ranks), 0))} on every rank, whichever rank has it")
+    n = len(ranks)
+    for shift in range(n):  # negative values, too; the shift moves the largest to another rank
+        given = [4.0 * ((rank + shift) % n) - 10.5 for rank in range(n)]
+        seen = on_ranks(ranks, _call, attempt, given, ranks.device, hint=RETURNS_NUMBER, timeout=30)
+        said = f"given {_listed(given)}, the ranks return {_listed([one['said'] for one in seen])}"
+        if hint := next((hint for wrong, hint in _wrong_values(seen, given) if wrong), ""):
+            raise Mistake(said, hint)
+    say(f"the largest of {_listed(given)} on every rank, whichever rank has it")
 
 
-def _values(ranks: int, shift: int) -> list[float]:
-    """A value per rank, negative ones too; the shift moves the largest to another rank."""
-    return [4.0 * ((rank + shift) % ranks) - 10.5 for rank in range(ranks)]
+def _wrong_values(seen: list[dict[str, Any]], given: list[float]) -> Iterator[tuple[bool, str]]:
+    """What may be wrong, and the hint for it, in the order in which it matters."""
+    values, types = [one["value"] for one in seen], [one["type"] for one in seen]
+    yield None in values and "Tensor" in types, "it returns a tensor: .item() makes it a number"
+    yield None in values, "every rank has to return a number: say what you want back with return"
+    alone = not any(one["collectives"] for one in seen)
+    yield (
+        alone,
+        "no collective ran. A rank knows its own value only: let them tell each other, in a collective",
+    )
+    # gloo leaves partial results on the other ranks, which may be right by chance
+    rooted = any({"reduce", "gather"} & one["collectives"] for one in seen)
+    yield (
+        rooted,
+        "this collective promises its result to one rank, and the others hold leftovers: take one whose name begins "
+        "with all_",
+    )
+    yield (
+        len(set(values)) > 1,
+        "the ranks return different numbers: with async_op=True a collective is under way until wait() of the Work "
+        "that it returns",
+    )
+    yield values[0] == sum(given), "that is their sum: all_reduce adds up unless it is given an op"
+    yield values[0] != max(given), f"the largest of {_listed(given)} is {max(given)}"
 
 
-def _listed(values: list[Any]) -> str:
-    return ", ".join(map(str, values))
-
-
-def _judge_values(ranks: Ranks, given: list[float], attempt: Attempt) -> None:
-    seen = on_ranks(ranks, _look, attempt, given, ranks.device, hint=LARGEST_HINT, timeout=30)
-    text = f"given {_listed(given)}, the ranks return {_listed([found['said'] for found in seen])}"
-    strange = next((found["type"] for found in seen if found["value"] is None), "")
-    if strange == "Tensor":
-        raise Mistake(text, "it returns a tensor: .item() makes it a number")
-    if strange:
-        raise Mistake(text, "every rank has to return a number: say what you want back with return")
-    if all(found["collectives"] == 0 for found in seen):
-        raise Mistake(
-            f"{text}, and no collective ran",
-            "a rank knows its own value only: let them tell each other, in a collective",
-        )
-    if any(found["rooted"] for found in seen):
-        raise Mistake(
-            text,
-            "this collective promises its result to one rank, and the others hold leftovers: take one whose name "
-            "begins with all_",
-        )
-    values = [found["value"] for found in seen]
-    if set(values) == {max(given)}:
-        return
-    if len(set(values)) > 1:
-        raise Mistake(
-            text,
-            "the ranks return different numbers: with async_op=True a collective is under way until wait() of the Work "
-            "that it returns",
-        )
-    if values[0] == sum(given):
-        raise Mistake(text, "that is their sum: all_reduce adds up unless it is given an op")
-    raise Mistake(text, f"the largest of {_listed(given)} is {max(given)}")
-
-
-def _look(attempt: Attempt, given: list[float], device: str) -> dict[str, Any]:
+def _call(attempt: Attempt, given: list[float], device: str) -> dict[str, Any]:
     """On a rank: what the attempt returned, and which collectives ran.
 
     The last rank comes late, so that no other one has its value before the collective has ended.
@@ -98,14 +79,12 @@ def _look(attempt: Attempt, given: list[float], device: str) -> dict[str, Any]:
         time.sleep(LATE_S)
     with record() as rec:
         found = attempt(given[here().rank], device)
-    called = {one.name for one in rec.collectives}
     number = isinstance(found, numbers.Real) and not isinstance(found, bool)
     return {
         "said": f"{found!r:.40}",
         "type": type(found).__name__,
         "value": float(found) if number else None,  # type: ignore[arg-type]
-        "collectives": int(rec.counts[0].collectives or 0),
-        "rooted": not called.isdisjoint(ROOTED),
+        "collectives": {one.name for one in rec.collectives},
     }
 
 
@@ -122,64 +101,59 @@ largest = Exercise(
 @on_three_too
 def judge_one_graph(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """One graph and no break on every rank, the same graph, the message of rank 0, and the result of one process."""
-    hint = "it is called as one_graph(compile) and returns a function of this rank's x and w, which returns a tensor"
-    seen = on_ranks(ranks, _compile, attempt, hint=hint)
-    if kinds := [found["kind"] for found in seen if found["kind"]]:
-        raise Mistake(f"it returns {kinds[0]}", hint)
-    values = {found["value"] for found in seen}
-    if values != {"whole"}:
-        (wrong, *_) = values - {"whole"}
-        raise Mistake(f"one process returns something else: {WRONG[wrong][0]}", WRONG[wrong][1])
-    graphs = [found["graphs"] for found in seen]
-    breaks = [found["breaks"] for found in seen]
-    text = "; ".join(
-        f"rank {rank}: graphs {len(of)}, breaks {broken}"
-        for rank, (of, broken) in enumerate(zip(graphs, breaks, strict=True))
+    seen = on_ranks(ranks, _compile, attempt, hint=RETURNS_FUNCTION)
+    for saw, hint in _wrong_graphs(seen):
+        if saw:
+            raise Mistake(saw, hint)
+    say(f"{_counted(seen)}, the same graph; one message a call; the result of one process")
+
+
+def _wrong_graphs(seen: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What was seen where something is wrong ('' where it is not), and the hint, in the order in which it matters."""
+    kind = next((one["kind"] for one in seen if one["kind"]), "")
+    yield kind and f"it returns {kind}", RETURNS_FUNCTION
+    value = next((one["value"] for one in seen if one["value"] != "right"), "")
+    yield value and "one process returns something else", value
+    graphs, breaks = [one["graphs"] for one in seen], [one["breaks"] for one in seen]
+    counted = _counted(seen) + next((f" ({one['why']})" for one in seen if one["why"]), "")
+    yield (
+        "" if all(graphs) else counted,
+        "a rank has no graph: compile with the given compile(...), call what it returns, and let nothing hide the "
+        "layer (torch.compiler.disable, or a function that Dynamo skips)",
     )
-    why = next((f" ({found['why']})" for found in seen if found["why"]), "")
-    if not all(graphs):
-        raise Mistake(
-            text + why,
-            "a rank has no graph: compile with the given compile(...), call what it returns, and let nothing hide the "
-            "layer (torch.compiler.disable, or a function that Dynamo skips)",
-        )
-    if any(breaks) or any(len(of) > 1 for of in graphs):
-        alike = len(set(breaks)) == 1
-        raise Mistake(
-            text + why,
-            "the ranks are alike, and each breaks: the compiled function still has what Dynamo cannot trace"
-            if alike
-            else "only some ranks break: look for what they alone run in the compiled function; at its start or end it "
-            "is a break, too",
-        )
-    if any(of != graphs[0] for of in graphs):
-        raise Mistake(
-            f"{text}; other operators in them",
-            "the graphs have to be the same: let no operator depend on the rank",
-        )
-    messages = [found["messages"] for found in seen]
-    if messages != [CALLS] + [0] * (len(ranks) - 1):
-        raise Mistake(
-            f"in {CALLS} calls the ranks print the message {_listed(messages)} times",
-            "rank 0, and no other rank, prints the message at each call: the caller of the compiled function can do "
-            "that, and torch._dynamo.config.reorderable_logging_functions is another way",
-        )
-    say(f"{text}, the same graph; one message a call; the result of one process")
+    broken = counted if any(breaks) or any(len(of) > 1 for of in graphs) else ""
+    alike = len(set(breaks)) == 1
+    yield (
+        broken if alike else "",
+        "the ranks are alike, and each breaks: the compiled function still has what Dynamo cannot trace",
+    )
+    yield (
+        broken,
+        "only some ranks break: look for what they alone run in the compiled function; at its start or end it is a "
+        "break, too",
+    )
+    yield (
+        f"{counted}; other operators in them" if any(of != graphs[0] for of in graphs) else "",
+        "the graphs have to be the same: let no operator depend on the rank",
+    )
+    messages = [one["messages"] for one in seen]
+    once_a_call = messages == [len(CALLS)] + [0] * (len(seen) - 1)
+    yield (
+        "" if once_a_call else f"in {len(CALLS)} calls the ranks print the message {_listed(messages)} times",
+        "rank 0, and no other rank, prints the message at each call. Who else could print it?",
+    )
 
 
 def _compile(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: graphs, breaks and messages of the function that an attempt makes, and which value it returns."""
+    """On a rank: graphs, breaks and messages of an attempt's function, and what is wrong with its values."""
     rank, size, device = here().rank, here().world_size, here().device
     random = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(shape, generator=random) for shape in ((5, 3 * size), (3 * size, 4)))
-    columns, rows = x.chunk(size, 1), w.chunk(size, 0)
-    parts = [a @ b for a, b in zip(columns, rows, strict=True)]
-    values = {
-        "whole": torch.relu(x @ w),
-        "sum": x @ w,
-        "part": torch.relu(parts[rank]),
-        "early": sum((torch.relu(part) for part in parts), torch.zeros(5, 4)),
-    }
+    mine, parts = [], []
+    for _ in range(2):  # neither 2 nor 3 divides 7
+        x, w = torch.randn(5, 7, generator=random), torch.randn(7, 4, generator=random)
+        columns, rows = x.tensor_split(size, 1), w.tensor_split(size, 0)
+        mine.append((columns[rank].contiguous().to(device), rows[rank].clone().to(device)))
+        parts.append([a @ b for a, b in zip(columns, rows, strict=True)])
     graphs: list[str] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
@@ -187,33 +161,60 @@ def _compile(attempt: Attempt) -> dict[str, Any]:
         return graph.forward
 
     dynamo_reset()
-    before = break_reasons()
-    mine = columns[rank].contiguous().to(device), rows[rank].clone().to(device)
+    before, kind, value = break_reasons(), "", "right"
     printed = io.StringIO()
     # an attempt may set it, and the next attempt must not find it set
     with patched("dynamo.config", reorderable_logging_functions=set()), contextlib.redirect_stdout(printed):
         run = attempt(functools.partial(torch.compile, backend=keep))
         if not callable(run):
             return {"kind": f"{type(run).__name__}, not a function"}
-        for _ in range(CALLS):
-            y = run(*mine)
+        for inputs in CALLS:
+            (x, w), right = mine[inputs], parts[inputs]
+            y = run(x, w)
+            kind = kind or _kind(y)
+            if not kind and value == "right":
+                value = _value(y.cpu(), right, rank)
     breaks = Counter(break_reasons())
     breaks.subtract(before)
     dynamo_reset()
-    kind = "" if isinstance(y, torch.Tensor) else f"{type(y).__name__} from the function"
-    if not kind and y.shape != (5, 4):
-        kind = f"a tensor of shape {tuple(y.shape)}, not (5, 4)"
-    close = (
-        () if kind else (name for name, value in values.items() if torch.allclose(y.cpu(), value, 1e-4, 1e-5))
-    )
     return {
         "kind": kind,
-        "value": next(iter(close), "other"),
+        "value": value,
         "graphs": graphs,
         "breaks": sum(breaks.values()),
         "why": next(iter(+breaks), "").strip().partition("\n")[0],
         "messages": printed.getvalue().splitlines().count(MESSAGE),
     }
+
+
+def _kind(y: Any) -> str:
+    if not isinstance(y, torch.Tensor):
+        return f"{type(y).__name__} from the function"
+    return "" if y.shape == (5, 4) else f"a tensor of shape {tuple(y.shape)}, not (5, 4)"
+
+
+def _value(y: torch.Tensor, parts: list[torch.Tensor], rank: int) -> str:
+    """'right' where it is what one process returns, else the hint for the value that it is."""
+    whole = sum(parts, torch.zeros(5, 4))
+    known: dict[str, torch.Tensor] = {
+        "right": torch.relu(whole),
+        "the partial sums are not added up: all_reduce is missing": torch.relu(parts[rank]),
+        "relu of each part, added up, is not relu of the sum: all_reduce first": torch.stack([*map(torch.relu, parts)]).sum(0),
+        "the sum is right, and relu is missing": whole,
+    }
+    other = "the layer is relu of the sum over ranks of x @ w"
+    return next((said for said, value in known.items() if torch.allclose(y, value, 1e-4, 1e-5)), other)
+
+
+def _counted(seen: list[dict[str, Any]]) -> str:
+    counts = (
+        f"rank {rank}: graphs {len(one['graphs'])}, breaks {one['breaks']}" for rank, one in enumerate(seen)
+    )
+    return "; ".join(counts)
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(map(str, values))
 
 
 one_graph = Exercise(

@@ -179,7 +179,8 @@ def _program(given: argparse.Namespace) -> int:
 
 
 def _lessons(given: argparse.Namespace) -> int:
-    ours = _every()
+    _every()  # or it says that there are none
+    ours = files.notebooks()
     if given.folder is None:
         print("\n".join(path.stem for path in ours))
         return 0

@@ -6,8 +6,9 @@ The stall limit tells ranks that wait for each other for ever from ranks that co
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from labkit.report import PerRank
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
 QUIET_S = 2.0  # no rank is asked anything in a call shorter than this
 EVERY_S = 1.0
+STOP_S = 0.1  # how often a call looks whether another thread wants to stop it
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Call:
         patience: Seconds that it may stall; None for no limit.
         progress: Shows how a long call stands.
         grace: Seconds that the other ranks have to end by themselves after the first failure.
+        stop: Set by another thread to end the call, as an interrupt would.
     """
 
     pool: Pool
@@ -43,6 +46,7 @@ class Call:
     patience: float | None
     progress: Progress
     grace: float = GRACE_S
+    stop: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -71,15 +75,29 @@ class Call:
 
         It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
         store wait, or slept in native code that lets no other thread run Python.
+
+        Raises:
+            KeyboardInterrupt: Another thread stopped the call.
         """
         how = "interrupted"
         try:
             how = self._watch()
             if how == "failed":
-                self.pool.pump(self._done, self.grace)
+                self._pump(self._done, self.grace)
             return how
         finally:
             self.progress.end(how, self.seconds)
+
+    def _pump(self, done: Callable[[], bool], limit: float) -> bool:
+        """`Pool.pump`, which `stop` ends."""
+        until = self.seconds + limit
+        while not self.stop.is_set():
+            left = until - self.seconds
+            if self.pool.pump(done, min(left, STOP_S)):
+                return True
+            if left <= STOP_S:
+                return False
+        raise KeyboardInterrupt
 
     def _done(self) -> bool:
         return all(m.outcome for m in self.members)
@@ -100,7 +118,7 @@ class Call:
         seen, since = None, 0.0
         while True:
             until = min(limit, look)
-            if self.pool.pump(self._over, None if until == math.inf else until - self.seconds):
+            if self._pump(self._over, until - self.seconds):
                 return "failed" if self._failed() else "done"
             if (asked := self.seconds) >= limit:
                 return "timeout"

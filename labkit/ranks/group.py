@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from oddrank.run_label import run_label
@@ -32,6 +34,8 @@ TIMEOUT_S = 300.0  # of a call, on a quiet machine
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
 
 _current: weakref.ref[Ranks] | None = None
+_guard = threading.Lock()
+_stops: dict[int, threading.Event] = {}  # of the call that a thread is in, by the thread
 
 
 def _positive(name: str, value: Any, none: bool = False) -> float | None:
@@ -139,6 +143,7 @@ class Ranks:
         self._environ = dict(os.environ)
         self.calls = self.restarts = self._number = 0
         self._busy = threading.Lock()
+        self._stop: threading.Event | None = None  # of the call that runs
         self._closed = False
         started = time.perf_counter()
         self._pool = self._start()
@@ -246,6 +251,34 @@ class Ranks:
         """
         return self.run(cells.pull, name)
 
+    def interrupt(self) -> bool:
+        """End the call that runs in another thread, as the stop button ends one in a cell. Any thread may call this.
+
+        The call raises KeyboardInterrupt in its own thread, with where each rank stood, and the ranks are replaced.
+        This method waits for neither: once that thread is out of the call, the ranks take the next one.
+
+        Returns:
+            Whether a call runs.
+
+        >>> import threading, time
+        >>> def stop(ranks):
+        ...     while not ranks.interrupt():
+        ...         time.sleep(0.01)
+        >>> with Ranks(2, device="cpu", quiet=True) as ranks:
+        ...     threading.Thread(target=stop, args=[ranks]).start()
+        ...     try:
+        ...         ranks.run(time.sleep, 600)
+        ...     except KeyboardInterrupt:
+        ...         print("stopped")
+        ...     ranks.run(max, 3, 4)
+        stopped
+        PerRank(rank 0: 4, rank 1: 4)
+        """
+        stop = self._stop
+        if stop is not None:
+            stop.set()
+        return stop is not None
+
     def status(self) -> Status:
         """Return each rank's pid, state, memory, device and backend, and the calls and restarts of the group so far.
 
@@ -345,44 +378,47 @@ class Ranks:
         limit = patience(TIMEOUT_S) if timeout == "auto" else _positive("timeout", timeout, none=True)
         longest = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
-        self._begin()
-        try:
-            self._pool.serve(0)
-            gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
-            if gone:  # between calls there is nothing to lose: start afresh
-                self._replace()
-                print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
-                members = self._chosen(ranks)
-            self.calls += 1
-            self._number += 1
-            call = Call(self._pool, members, self._number, limit, longest, self._progress, grace)
+        with _stoppable() as stop:
+            self._begin()
+            self._stop = stop
             try:
-                call.send(request)
-                how = call.watch()
-            except KeyboardInterrupt as stop:
-                with no_interrupt(linger=AGAIN_S):
-                    lines = ["interrupted", *call.interrupt()]
-                    lines.append(self._start_again())
-                stop.add_note("\n".join(lines))
-                # IPython shows this instead of labkit's own frames
-                stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
-                raise
-            except BaseException:
-                # a signal handler of the reader's, for example: the call goes on without anybody
-                with no_interrupt():
-                    self._start_again()
-                raise
-            if how != "done":
-                with no_interrupt():
-                    outcomes, seconds = call.outcomes(how), call.seconds
-                    after = self._start_again()
-                if self._closed:
-                    raise RuntimeError("these ranks were closed while this call ran")
-                raise explain(how, outcomes, seconds, limit, longest, after)
-            self._pool.finish_output()
-            return call.values()
-        finally:
-            self._busy.release()
+                self._pool.serve(0)
+                gone = [f"rank {m.rank} ({m.process.ending()})" for m in self._pool.members if m.dead]
+                if gone:  # between calls there is nothing to lose: start afresh
+                    self._replace()
+                    print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
+                    members = self._chosen(ranks)
+                self.calls += 1
+                self._number += 1
+                call = Call(self._pool, members, self._number, limit, longest, self._progress, grace, stop)
+                try:
+                    call.send(request)
+                    how = call.watch()
+                except KeyboardInterrupt as stop:
+                    with no_interrupt(linger=AGAIN_S):
+                        lines = ["interrupted", *call.interrupt()]
+                        lines.append(self._start_again())
+                    stop.add_note("\n".join(lines))
+                    # IPython shows this instead of labkit's own frames
+                    stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
+                    raise
+                except BaseException:
+                    # a signal handler of the reader's, for example: the call goes on without anybody
+                    with no_interrupt():
+                        self._start_again()
+                    raise
+                if how != "done":
+                    with no_interrupt():
+                        outcomes, seconds = call.outcomes(how), call.seconds
+                        after = self._start_again()
+                    if self._closed:
+                        raise RuntimeError("these ranks were closed while this call ran")
+                    raise explain(how, outcomes, seconds, limit, longest, after)
+                self._pool.finish_output()
+                return call.values()
+            finally:
+                self._stop = None
+                self._busy.release()
 
     def _chosen(self, ranks: int | Iterable[int] | None) -> list[Member]:
         if ranks is None:
@@ -400,3 +436,45 @@ def current() -> Ranks | None:
     """Return the ranks that were started last and are still up, if any."""
     ranks = _current() if _current is not None else None
     return None if ranks is None or ranks._closed else ranks
+
+
+def interrupt_thread(thread: threading.Thread) -> None:
+    """Raise KeyboardInterrupt in a thread, as the stop button does in the main one.
+
+    A call on ranks ends as by `Ranks.interrupt`. Other code ends at its next line of Python: what waits in C, such as
+    `time.sleep`, ends its wait first.
+
+    Args:
+        thread: The thread; nothing happens if it has ended.
+    """
+    with _guard:  # while it is held, no thread enters a call: no exception falls into the middle of one
+        if (stop := _stops.get(thread.ident or 0)) is not None:
+            stop.set()
+        elif thread.is_alive():
+            _raise_in(thread.ident, KeyboardInterrupt)
+
+
+def forget_interrupt() -> None:
+    """Take back an exception that `interrupt_thread` has meant for this thread, and that was not raised yet."""
+    with _guard:
+        _raise_in(threading.get_ident(), None)
+
+
+def _raise_in(ident: int | None, error: type[BaseException] | None) -> None:
+    what = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), what)
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """A block that an event interrupts in this thread; a stop that came too late for the block comes after it."""
+    stop, me = threading.Event(), threading.get_ident()
+    with _guard:
+        _stops[me] = stop
+    try:
+        yield stop
+    finally:
+        with _guard:
+            _stops.pop(me, None)
+    if stop.is_set():
+        raise KeyboardInterrupt

@@ -1,7 +1,8 @@
-"""Tools of the lessons: predictions before a run and their score, and checks of the reader's code after it."""
+"""Tools of the lessons: predictions and their score, benches to try things on, and checks of the reader's code."""
 
 from __future__ import annotations
 
+from labkit.study.bench import Bench, steps
 from labkit.study.predictions import predict, reveal, scoreboard
 
-__all__ = ["predict", "reveal", "scoreboard"]
+__all__ = ["Bench", "predict", "reveal", "scoreboard", "steps"]

@@ -1,4 +1,4 @@
-"""Predictions before a run, the measured numbers beside them after it, and the score.
+"""Predictions before a run, what was measured beside them after it, and the score.
 
 The reader's own file holds them, one JSON object a line; labkit only appends to it. It lies outside the checkout, so
 that it outlives the checkout and is never committed with it.
@@ -15,6 +15,7 @@ import json
 import math
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ import pandas as pd
 
 from labkit import files, hardware
 from labkit.ranks import current
+from labkit.study import pictures
+from labkit.study.choices import choices
 
 __all__ = ["Prediction", "file", "predict", "reveal", "scoreboard"]
 
@@ -33,9 +36,10 @@ GRADES = (
     (10, "right order of magnitude", 1),
     (math.inf, "a surprise", 0),
 )
-NUMBERS = ["predicted", "measured", "factor"]
+RIGHT, WRONG = 3, 0  # points of a choice
 
 _units: dict[str, str] = {}  # of the questions asked in this kernel
+_options: dict[str, tuple[str, ...]] = {}  # of the same; () for a number
 _unwritten: list[bytes] = []  # lines that the file could not take, kept for this kernel
 
 
@@ -46,7 +50,24 @@ class Said(str):
         return str(self)
 
 
-def predict(question: str, value: float | None = None, unit: str = "") -> Prediction:
+class Folded(Said):
+    """A sentence that a notebook shows folded. `print` shows it."""
+
+    def __repr__(self) -> str:
+        return "measured (folded)"
+
+    def _repr_html_(self) -> str:
+        return pictures.fold("What was measured", f"<div>{html.escape(self)}</div>")
+
+
+def predict(
+    question: str,
+    value: float | str | None = None,
+    unit: str = "",
+    *,
+    options: Sequence[str] = (),
+    least: float | None = None,
+) -> Prediction:
     """Ask the reader for a prediction before the experiment runs; `reveal` puts it beside what was measured.
 
     Answers are added to a file of the reader and never replaced. The last answer before the first measurement is
@@ -56,12 +77,15 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
         question: a name such as 'cliff.breaks_per_forward'.
         value: the answer, where it is given in code; without one, `predict` as the last line of a cell shows a field.
         unit: of the answer.
+        options: texts to choose from, where the question is not for a number.
+        least: the smallest number that makes sense, such as 0 for a count.
 
     Returns:
         The prediction, which shows itself.
 
     Raises:
-        ValueError: the question is not a name, or the value not a finite number.
+        ValueError: the question is not a name, the value not a finite number or one of the options, or the options are
+            not at least two texts.
 
     >>> predict("doctest.breaks", 160, unit="breaks")
     you predict 160 breaks
@@ -69,8 +93,15 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
     no prediction given for doctest.other: fine, just run on
     >>> predict("doctest.breaks")  # asked again, later
     you predict 160 breaks
+    >>> predict("doctest.end", "hangs", options=["hangs", "raises"])
+    you predict hangs
     """
-    asked = Prediction(_named(question), unit)
+    who = f"the prediction {_named(question)!r}"
+    offered = choices(who, options, (str,)) if options else []
+    if least is not None and (offered or not isinstance(least, (int, float))):
+        raise ValueError(f"{who}: least is a number, for a question without options, got {least!r}")
+    asked = Prediction(question, unit, tuple(offered), -math.inf if least is None else least)
+    _options[question] = asked.options
     if unit:
         _units[question] = unit
     if value is not None:
@@ -79,103 +110,167 @@ def predict(question: str, value: float | None = None, unit: str = "") -> Predic
 
 
 class Prediction:
-    """A question and the reader's answer: a field to type into where there are widgets, otherwise a line of text."""
+    """A question and the reader's answer: a field or buttons where there are widgets, otherwise a line of text."""
 
-    def __init__(self, question: str, unit: str = "") -> None:
-        self.question, self.unit, self._trouble = question, unit, ""
+    def __init__(
+        self, question: str, unit: str = "", options: tuple[str, ...] = (), least: float = -math.inf
+    ) -> None:
+        self.question, self.unit, self.options, self.least = question, unit, options, least
+        self._trouble = ""
 
     def answer(self, value: float | str) -> None:
-        """Keep an answer; the same number again adds nothing.
+        """Keep an answer; the same one again adds nothing.
 
         Raises:
-            ValueError: the value is not a finite number.
+            ValueError: the value is not a finite number, too small, or none of the options.
         """
+        checked = self._chosen(value) if self.options else self._number(value)
+        if checked != self._known().answer:
+            self._trouble = _keep("predicted", self.question, checked, self.unit)
+
+    def _chosen(self, value: Any) -> str:
+        if value not in self.options:
+            raise ValueError(
+                f"a prediction is one of {_listed(self.options)}, got {value!r} for {self.question!r}"
+            )
+        return value
+
+    def _number(self, value: Any) -> float:
         try:
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
             raise ValueError(f"a prediction is a finite number, got {value!r} for {self.question!r}")
-        if number != _known()[self.question].answer:
-            self._trouble = _keep("predicted", self.question, number, self.unit)
+        if number < self.least:
+            raise ValueError(
+                f"a prediction is at least {self.least:g} here, got {value!r} for {self.question!r}"
+            )
+        return number
+
+    def _known(self) -> _Known:
+        """What is known, without answers to a question of this name that was asked in another way."""
+        known = _known()[self.question]
+        kind = str if self.options else float
+        return known if isinstance(known.answer, (kind, type(None))) else _Known()
+
+    @property
+    def words(self) -> str:
+        """The question, read off its name."""
+        name = self.question.rpartition(".")[2].replace("_", " ").removesuffix(f" {self.unit}")
+        return f"<b>Your prediction</b>: {html.escape(name)}?"
 
     def field(self) -> Any:
-        """Make the ipywidgets field to type the answer into: the question, the field, and what is kept so far."""
+        """Make the ipywidgets to answer with: the question, the field or buttons, and what is kept so far."""
         import ipywidgets
 
+        kept = self._known().answer
+        said = ipywidgets.HTML(html.escape(str(self)))
+        said.layout.margin = "2px 2px 2px 16px"  # apart from the unit, which it would else continue
+
         def answered(change: Any) -> None:
+            new = change["new"]
             try:
-                if change["new"].strip():  # an answer that was given stays
-                    self.answer(change["new"])
+                if new is not None and new.strip():  # an answer that was given stays
+                    self.answer(new)
                 said.value = html.escape(str(self))
             except ValueError as error:
                 said.value = html.escape(str(error))
 
-        kept = _known()[self.question].answer
-        name = self.question.rpartition(".")[2].replace("_", " ").removesuffix(f" {self.unit}")
-        asked = ipywidgets.HTML(f"<b>Your prediction</b>: {html.escape(name)}?")
-        # a text field, not a number field: that one starts at 0, and 0 is a fair prediction
-        typed = ipywidgets.Text("" if kept is None else f"{kept:g}", placeholder="a number, then Enter")
-        typed.continuous_update, typed.layout.width = False, "160px"
-        typed.observe(answered, "value")
-        unit, said = ipywidgets.HTML(html.escape(self.unit)), ipywidgets.HTML(html.escape(str(self)))
-        said.layout.margin = "2px 2px 2px 16px"  # apart from the unit, which it would else continue
-        layout = {"flex_flow": "row wrap", "align_items": "center"}
-        return ipywidgets.HBox([asked, typed, unit, said], layout=layout)
+        if self.options:
+            asked = ipywidgets.ToggleButtons(
+                options=self.options, value=kept if kept in self.options else None
+            )
+            asked.style.button_width = "auto"
+        else:
+            # a text field, not a number field: that one starts at 0, and 0 is a fair prediction
+            asked = ipywidgets.Text("" if kept is None else f"{kept:g}", placeholder="a number, then Enter")
+            asked.continuous_update, asked.layout.width = False, "160px"
+        asked.observe(answered, "value")
+        parts = [ipywidgets.HTML(self.words), asked, ipywidgets.HTML(html.escape(self.unit))]
+        if not self.options:
+            # a field keeps every key to itself, a button does not: after Enter, Shift+Enter goes on to the next cell
+            keep = ipywidgets.Button(description="Keep", layout={"width": "auto"})
+            asked.on_msg(lambda _, message, buffers: message.get("event") == "submit" and keep.focus())
+            parts.append(keep)
+        return ipywidgets.HBox([*parts, said], layout={"flex_flow": "row wrap", "align_items": "center"})
 
     def __repr__(self) -> str:
-        known = _known()[self.question]
+        known = self._known()
         unit = self.unit or known.unit
-        said = [] if known.predicted is None else [f"you predict {known.predicted:g} {unit}".rstrip()]
+        said = [] if known.predicted is None else [f"you predict {_said(known.predicted)} {unit}".rstrip()]
         if known.later is not None:
-            said.append(f"{known.later:g} {unit}".rstrip() + " came after the measurement: kept, not scored")
+            late = f"{_said(known.later)} {unit}".rstrip()
+            said.append(f"{late} came after the measurement: kept, not scored")
         if not said:
             return f"no prediction given for {self.question}: fine, just run on"
         return "; ".join([*said, self._trouble] if self._trouble else said)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
-        """The field, and its twin in words for where there is no kernel; a saved page leaves out a mere question."""
-        shown = {"text/plain": str(self), "text/html": f"<div>{html.escape(str(self))}</div>"}
+    def twin(self) -> str:
+        """HTML of the question where no kernel runs: how to answer, or the answer that was given."""
+        offered = _listed(self.options) if self.options else self.unit
+        offered = f" ({html.escape(offered)})" if offered else ""
+        end = str(self) if self._known().answer is not None else f"{pictures.RUN} to answer."
+        return f"<div>{self.words}{offered} {html.escape(end)}</div>"
+
+    def _ipython_display_(self) -> None:
+        box = None
         with contextlib.suppress(ImportError):
-            shown = self.field()._repr_mimebundle_() | shown
-        return shown, ({"labkit": "question"} if _known()[self.question].answer is None else {})
+            import ipywidgets
+
+            box = pictures.live(ipywidgets, [self.field()])
+        pictures.show(box, self.twin(), str(self))
 
 
-def reveal(question: str, measured: Any) -> Said:
-    """Put the prediction for a question beside the measured number, which is kept for the scoreboard.
+def reveal(question: str, measured: Any, fold: bool = False) -> Said:
+    """Put the prediction for a question beside what was measured, which is kept for the scoreboard.
 
     Args:
         question: its name.
-        measured: a number; one that is not finite is not kept.
+        measured: a number, or the right option; a number that is not finite is not kept.
+        fold: whether a notebook shows the sentence only after a click.
 
     Returns:
         A sentence.
 
     Raises:
-        ValueError: the question is not a name, or `measured` not a number.
+        ValueError: the question is not a name, or `measured` not a number or one of its options.
 
     >>> _ = predict("doctest.regions", 100, unit="regions")
     >>> reveal("doctest.regions", 400)
     measured: 400 regions; you predicted 100, which is 4.0 times too low
+    >>> _ = predict("doctest.ends", "hangs", options=["hangs", "raises"])
+    >>> reveal("doctest.ends", "raises")
+    measured: raises; you predicted hangs: wrong
     """
     unit = _units.get(_named(question), "")
-    try:
-        value = float(measured)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"a measurement is a number, got {measured!r} for {question!r}") from None
-    if not math.isfinite(value):
-        return Said(f"measured: {value:g}, which is no number to compare with: not kept")
+    options = _options.get(question)  # None: not asked in this kernel
+    value = _measured(question, measured, options)
+    shown = Folded if fold else Said
+    if isinstance(value, float) and not math.isfinite(value):
+        return shown(f"measured: {value:g}, which is no number to compare with: not kept")
     ranks = current()
     where = {"torch": hardware.torch_version(), "hardware": hardware.name()}
     trouble = _keep("measured", question, value, unit, **where, label="" if ranks is None else ranks.label)
     known = _known()[question]
-    said = f"measured: {_counted(value, unit or known.unit)}"
+    said = f"measured: {value if isinstance(value, str) else _counted(value, unit or known.unit)}"
     if known.predicted is not None:
         said += f"; you predicted {_beside(known.predicted, value)}"
     if known.later is not None:
-        late = f"you predicted {known.later:g} after you had seen it, not scored"
+        late = f"you predicted {_said(known.later)} after you had seen it, not scored"
         said += f"; {late}" if known.predicted is None else f" ({late})"
-    return Said(f"{said}; {trouble}" if trouble else said)
+    return shown(f"{said}; {trouble}" if trouble else said)
+
+
+def _measured(question: str, measured: Any, options: tuple[str, ...] | None) -> float | str:
+    if options and measured not in options:
+        raise ValueError(f"a measurement is one of {_listed(options)}, got {measured!r} for {question!r}")
+    if options or (options is None and isinstance(measured, str) and measured.strip()):
+        return measured
+    try:
+        return float(measured)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"a measurement is a number, got {measured!r} for {question!r}") from None
 
 
 def scoreboard(lesson: str | None = None) -> pd.DataFrame:
@@ -183,7 +278,8 @@ def scoreboard(lesson: str | None = None) -> pd.DataFrame:
 
     A prediction is scored by the factor between it and the last measurement. Within 10 % is spot on (3 points), within
     a factor of 2 close (2), within 10 the right order of magnitude (1), beyond that a surprise (0). Where one of the
-    two is 0 or their signs differ there is no factor: spot on if they are equal, else a surprise.
+    two is 0 or their signs differ there is no factor: spot on if they are equal, else a surprise. A choice is right (3)
+    or wrong (0).
 
     Args:
         lesson: its number or whole name, to list its questions only.
@@ -222,8 +318,12 @@ def scoreboard(lesson: str | None = None) -> pd.DataFrame:
         raise ValueError(f"no lesson {lesson!r} asks anything: there is {there}")
     total = f"{sum(points)} of {3 * len(points)} points, from {len(points)} of {len(rows)} questions"
     rows.append(["", "total", "", None, None, None, total if points else "nothing scored"])
-    columns = ["lesson", "question", "unit", *NUMBERS, "score"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(NUMBERS, float))
+    columns = ["lesson", "question", "unit", "predicted", "measured", "factor", "score"]
+    board = pd.DataFrame(rows, columns=columns)
+    for name in ("predicted", "measured", "factor"):
+        if not any(isinstance(value, str) for value in board[name]):
+            board[name] = board[name].astype(float)
+    return board
 
 
 def file() -> Path:
@@ -240,12 +340,12 @@ class _Known:
     """What is known of a question: the prediction that counts, a later one that does not, and the last measurement."""
 
     unit: str = ""
-    predicted: float | None = None
-    later: float | None = None
-    measured: float | None = None
+    predicted: float | str | None = None
+    later: float | str | None = None
+    measured: float | str | None = None
 
     @property
-    def answer(self) -> float | None:
+    def answer(self) -> float | str | None:
         return self.predicted if self.later is None else self.later
 
 
@@ -259,19 +359,26 @@ def _known() -> defaultdict[str, _Known]:
     for line in lines:
         with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
             entry = json.loads(line)
-            kind, question, value = entry["kind"], entry["question"], float(entry["value"])
-            if kind in ("predicted", "measured") and isinstance(question, str) and math.isfinite(value):
+            kind, question = entry["kind"], entry["question"]
+            # a choice has a key of its own: who reads numbers only passes it over
+            value = str(entry["choice"]) if "choice" in entry else float(entry["value"])
+            right = isinstance(value, str) or math.isfinite(value)
+            if kind in ("predicted", "measured") and isinstance(question, str) and right:
                 known = found[question]
+                before = next((one for one in (known.predicted, known.measured) if one is not None), value)
+                if type(before) is not type(value):
+                    known = found[question] = _Known()  # it was another question then
                 late = kind == "predicted" and known.measured is not None
                 setattr(known, "later" if late else kind, value)
                 known.unit = entry.get("unit") or known.unit
     return found
 
 
-def _keep(kind: str, question: str, value: float, unit: str, **where: str) -> str:
+def _keep(kind: str, question: str, value: float | str, unit: str, **where: str) -> str:
     """Append a line to the file; where that cannot be, a sentence says why."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    entry = {"kind": kind, "question": question, "value": value, "unit": unit, "date": now, **where}
+    said = {"choice" if isinstance(value, str) else "value": value}
+    entry = {"kind": kind, "question": question, **said, "unit": unit, "date": now, **where}
     line = json.dumps(entry).encode() + b"\n"
     try:
         file().parent.mkdir(parents=True, exist_ok=True)
@@ -304,8 +411,10 @@ def _questions() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _grade(predicted: float, measured: float) -> tuple[float, str, int]:
+def _grade(predicted: Any, measured: Any) -> tuple[float | None, str, int]:
     """The factor between the two, infinite where none leads from one to the other; its name; its points."""
+    if isinstance(predicted, str):
+        return (None, "right", RIGHT) if predicted == measured else (None, "wrong", WRONG)
     if predicted == measured:
         factor = 1.0
     else:
@@ -313,8 +422,10 @@ def _grade(predicted: float, measured: float) -> tuple[float, str, int]:
     return factor, *next((name, points) for most, name, points in GRADES if factor <= most)
 
 
-def _beside(predicted: float, measured: float) -> str:
+def _beside(predicted: Any, measured: Any) -> str:
     factor, grade, _ = _grade(predicted, measured)
+    if factor is None:
+        return f"{predicted}: {grade}"
     if factor == 1:
         return f"{predicted:g}: exactly that"
     if grade == "spot on":
@@ -331,6 +442,14 @@ def _counted(value: float, unit: str) -> str:
         first = first.removesuffix("s")
     digits = f"{value:.4g}" if abs(value) < 1e4 else f"{value:g}"
     return f"{digits} {first} {rest}".rstrip()
+
+
+def _said(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _listed(options: tuple[str, ...]) -> str:
+    return f"{', '.join(options[:-1])} or {options[-1]}"
 
 
 def _named(question: str) -> str:

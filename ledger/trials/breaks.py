@@ -335,6 +335,41 @@ def loop_over_blocks(seen):
     yield part("2n graphs", all(ran == 2 * int(n) for n, ran in seen["ran"].items()), said)
 
 
+class OddBlock(Block):
+    def forward(self, x):
+        return self.collective(self.linear(x)).relu() + x
+
+
+def some_hidden(odd: type[Block], *hiding: int, count: int = 5) -> int:
+    """Graphs of the third forward of blocks of which these hide their collective."""
+    blocks = [odd(hidden) if i in hiding else Block(in_graph) for i in range(count)]
+    stack = Stack(0, in_graph)
+    stack.blocks.extend(blocks)
+    return compiled(stack, torch.ones(2, 8), times=2)["ran"]
+
+
+def one_hides(odd: type[Block]) -> Seen:
+    found = {"none": (), "first": (0,), "middle": (2,), "last": (4,), "all": (0, 1, 2, 3, 4)}
+    return {name: some_hidden(odd, *hiding) for name, hiding in found.items()}
+
+
+def one_of_a_class(bench: Bench) -> Seen:
+    return bench.run(one_hides, Block)[0]
+
+
+def one_of_its_own_class(bench: Bench) -> Seen:
+    return bench.run(one_hides, OddBlock)[0]
+
+
+@judge(one_of_a_class, counter=one_of_its_own_class)
+def one_breaks_all(seen):
+    one = [seen[name] for name in ("first", "middle", "last")]
+    said = ", ".join(f"{ran} graphs with {name} hidden" for name, ran in seen.items())
+    yield part("3n - 1 graphs", set(one) == {14}, said)
+    yield part("more than where all n hide it (2n)", min(one) > seen["all"] == 10, said)
+    yield part("one graph where none does", seen["none"] == 1, said)
+
+
 # what runs between two graphs
 
 

@@ -52,9 +52,8 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
     count = len(page.cells())
     assert count > 10 and not any(cell["text"] for cell in page.cells())
     page.menu("Run", "runmenu:run-all")
-    first = page.wait(lambda: page.cells()[0]["text"], 60, "the first result")
-    times["lesson open and first result"] = time.monotonic() - began
-    assert "torch" in first and "this machine" in first
+    page.wait(lambda: page.picture(".labkit-live img"), 60, "the first picture")
+    times["lesson open and first picture"] = time.monotonic() - began
     page.wait(lambda: page.ended(count - 1), 120, "the end of the last cell")
     times["lesson open and all run"] = time.monotonic() - began
     cells = page.cells()

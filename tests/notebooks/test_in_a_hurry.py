@@ -1,52 +1,72 @@
-"""docs/in_a_hurry.md: its cells run as they stand in the page, and print what the page says."""
+"""notebooks/in_a_hurry.ipynb: it runs from top to bottom, and its benches show what its text says, for all values."""
 
 from __future__ import annotations
 
-import re
-
+import nbformat
 import pytest
 import torch
 from nbformat import v4
 
+from labkit import files
 from tools import notebooks
-from tools.fit import ROOT
 
-PAGE = (ROOT / "docs" / "in_a_hurry.md").read_text()
-CELLS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-PRINTED = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-START = (
-    '    """On a rank: compile a model; Dynamo\'s count of breaks, and a record of one later forward."""\n'
-)
-TIMES = r" \(time ratio .*n=40\)"
-NAMED = ("plain_sum", "allreduce_", "functional_sum", "all_reduce", "wait_tensor")
-EDIT = "    model = broken if dist.get_rank() == 0 else functional\n"
+NEW = torch.__version__.split("+")[0] >= "2.14"
+ALL = r"""
+def operators(form, line):
+    rows = annotate(graphs(form)).listing.sections[0].rows
+    (row,) = [one for one in rows if one.text.strip().startswith(line)]
+    return [one.name for one in row.operators[""]["Dynamo"]]
 
 
-def printed(cell):
-    return "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+LOSSES = "sum of the ranks' losses", "one, on every rank"
+{
+    "graphs": {form: 1 + graphs(form)[0].counts[0].breaks for form in ("functional", "in place", "async")},
+    "operators": operators("in place", "dist.all_reduce"),
+    "regions": {n: regions(n)[0].counts[0].regions for n in (0, 1, 8)},
+    "dispatched": {form: operations(form) for form in ("in place", "functional")},
+    "order": [order(form, passes) for form in ("functional", "in place") for passes in ("none", "sink_waits")],
+    "multiples": {
+        (loss, form, compiled): multiples(form, compiled, loss)
+        for loss in LOSSES for form in ("functional", "in place") for compiled in (False, True)
+    },
+}
+"""
+EDIT = "number in hide", "number in hide or dist.get_rank() == 0"
 
 
-def drawn(cell):
-    return next(o.data["text/plain"] for o in cell.outputs if "image/png" in o.get("data", {}))
+def values(cell):
+    (shown,) = (one["data"]["text/plain"] for one in cell.outputs if one.output_type == "execute_result")
+    return eval(shown)
 
 
 @pytest.mark.slow
 @pytest.mark.kernel
-def test_the_cells_run_as_they_stand_and_an_edit_changes_the_figure(tmp_path):
-    assert len(CELLS) == 5 and sum(bool(line) for cell in CELLS for line in cell.splitlines()) <= 101
-    assert EDIT.strip() in PAGE and CELLS[1].count(START) == 1
-    edited = CELLS[1].replace(START, START + EDIT)
-    cells = [v4.new_code_cell(source) for source in (*CELLS, edited, CELLS[4])]
-    notebooks.run(v4.new_notebook(cells=cells), tmp_path, "in_a_hurry", timeout=300)
-    *four, strips, _, again = cells
-    shown, expected = ([re.sub(TIMES, "", text) for text in texts] for texts in (map(printed, four), PRINTED))
-    if torch.__version__.startswith("2.13."):  # the page's torch
-        assert shown == expected
-    else:
-        assert shown[:2] == expected[:2]
-        assert set(NAMED) <= set(re.split(r"[\s,:]+", shown[2])) and shown[3].endswith("wait_tensor\n")
-    errors = "".join(o.text for cell in cells for o in cell.outputs if o.get("name") == "stderr").splitlines()
-    # what a CUDA build of 2.15 says on a machine without CUDA
-    assert not [line for line in errors if not (torch.version.cuda and "No CUDA runtime is found" in line)]
-    assert drawn(strips).startswith("The same forward: 1 compiled region in functional, 16 in broken")
-    assert re.search(r"rank 0: 16 regions.*rank 1: 1 region", drawn(again))
+def test_it_runs_and_its_benches_show_what_it_says(tmp_path):
+    lesson = nbformat.read(files.ours("notebooks/in_a_hurry.ipynb"), as_version=4)
+    code = [cell for cell in lesson.cells if cell.cell_type == "code"]
+    assert len(code) == 5
+    words = [cell.source for cell in lesson.cells if cell.cell_type == "markdown"]
+    assert sum(len(text.split()) for text in words) <= 700 and EDIT[1] in words[-1]
+    (hidden,) = (cell.source for cell in code if "def eight_layers" in cell.source)
+    assert hidden.count(EDIT[0]) == 1
+    more = [ALL, hidden.replace(*EDIT), "[regions(0)[rank].counts[0].regions for rank in range(2)]"]
+    lesson.cells += [v4.new_code_cell(source) for source in more]
+    notebooks.run(lesson, tmp_path, "in_a_hurry", timeout=300)
+    every, lanes = values(lesson.cells[-3]), values(lesson.cells[-1])
+
+    assert every["graphs"] == {"functional": 1, "in place": 1, "async": 3}
+    assert ".copy_" in every["operators"] and "_c10d_functional.all_reduce" in every["operators"]
+    assert every["regions"] == {0: 1, 1: 9, 8: 16}
+    assert every["dispatched"]["in place"] == "2 operations: allreduce_, neg"
+    copies = every["dispatched"]["functional"]
+    assert "clone" in copies and "wait_tensor" in copies and int(copies.split()[0]) > 2
+    moved = "mm all_reduce_ mm mm wait_tensor"
+    assert every["order"] == [moved if NEW else "mm all_reduce_ wait_tensor mm mm", moved] * 2
+    total, one = "sum of the ranks' losses", "one, on every rank"
+    for form, compiled in (("functional", False), ("functional", True), ("in place", True)):
+        assert every["multiples"][total, form, compiled] == "rank 0: 1×; rank 1: 1×"
+        assert every["multiples"][one, form, compiled] == "rank 0: 2×; rank 1: 2×"
+    warned = every["multiples"][total, "in place", False]
+    assert warned.count("with a warning") == 2 and not warned.startswith("rank 0: 1×")
+    assert every["multiples"][one, "in place", False].startswith("rank 0: 1× (with a warning); rank 1: 1× (")
+    assert lanes == [16, 1]

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from unittest import mock
 
 import nbformat
 import pytest
@@ -30,6 +31,14 @@ def kept(question: str = "q") -> list[float]:
         line for line in predictions.file().read_text().splitlines() if f'"question": "{question}"' in line
     ]
     return [json.loads(line)["value"] for line in lines]
+
+
+def outputs(asked) -> list[dict]:
+    """What a notebook gets to show."""
+    shown: list[dict] = []
+    with mock.patch("IPython.display.display", lambda data, raw: shown.append(data)):
+        asked._ipython_display_()
+    return shown
 
 
 def row(question: str = "q"):
@@ -176,6 +185,47 @@ def test_where_nothing_can_be_written_answers_last_as_long_as_the_kernel(tmp_pat
     assert row().score == "close (2)"
 
 
+@pytest.mark.parametrize(("chosen", "measured", "score"), [("b", "b", "right (3)"), ("a", "b", "wrong (0)")])
+def test_a_choice_is_right_or_wrong(chosen, measured, score):
+    asked = {"options": ["a", "b"]}
+    assert repr(predict("q", chosen, **asked)) == f"you predict {chosen}"
+    found = f"measured: {measured}; you predicted {chosen}: {score.split()[0]}"
+    assert reveal("q", measured) == found
+    found_row = row()
+    assert (found_row.predicted, found_row.measured, found_row.score) == (chosen, measured, score)
+    assert math.isnan(found_row.factor)
+    predict("q", "b", **asked)
+    assert reveal("q", "b").startswith(f"{found} (you predicted b after" if chosen == "a" else found)
+    predict("number", 4)
+    reveal("number", 8)
+    assert row("number").factor == 2
+    points = 2 + int(score[-2])
+    assert row("total").score.startswith(f"{points} of 6 points, from 2 of ")
+
+
+def test_a_question_that_is_asked_in_another_way_starts_afresh():
+    predict("q", 0)
+    reveal("q", 3)
+    asked = predict("q", options=["hangs", "raises"])
+    assert repr(asked).startswith("no prediction given") and asked.field().children[1].value is None
+    assert asked.twin() == "<div><b>Your prediction</b>: q? (hangs or raises) Run this cell to answer.</div>"
+    assert reveal("q", "hangs") == "measured: hangs"
+    predictions._options.clear()  # as in a new kernel, where the cell that asks was not run
+    assert reveal("q", "raises") == "measured: raises"
+    predict("q", 3)
+    assert repr(predict("q")) == "you predict 3" and reveal("q", 3).endswith("you predicted 3: exactly that")
+
+
+def test_a_revealed_answer_can_be_folded():
+    predict("q", 2, unit="<graphs>")
+    shown = reveal("q", 4, fold=True)
+    assert shown == "measured: 4 <graphs>; you predicted 2, which is 2.0 times too low"
+    assert repr(shown) == "measured (folded)"
+    page = shown._repr_html_()
+    assert page.startswith("<details><summary") and "4 &lt;graphs&gt;" in page.partition("</summary>")[2]
+    assert "4" not in page.partition("</summary>")[0]
+
+
 def test_bad_input_is_one_sentence():
     for value in ("many", "", object(), True, float("nan"), "inf", [1], 10**400):
         with pytest.raises(ValueError, match="a prediction is a finite number, got .* for 'q'"):
@@ -183,18 +233,33 @@ def test_bad_input_is_one_sentence():
     for call in (lambda: predict(""), lambda: predict(3, 1), lambda: reveal(" ", 1)):
         with pytest.raises(ValueError, match="a question is a name such as 'cliff.breaks_per_forward', got"):
             call()
+    predict("q", least=0)
     with pytest.raises(ValueError, match="a measurement is a number, got 'fast' for 'q'"):
         reveal("q", "fast")
+    with pytest.raises(ValueError, match="a prediction is at least 0 here, got -3 for 'q'"):
+        predict("q", -3, least=0)
     assert reveal("q", math.inf) == "measured: inf, which is no number to compare with: not kept"
+    for options in ("ab", ["a"], ["a", "a"], [1, 2], {"a": 1, "b": 2}):
+        with pytest.raises(ValueError, match="the prediction 'c'"):
+            predict("c", options=options)
+    with pytest.raises(
+        ValueError, match="the prediction 'c': least is a number, for a question without options"
+    ):
+        predict("c", options=["a", "b"], least=0)
+    for value in ("c", 1):
+        with pytest.raises(ValueError, match=f"a prediction is one of a or b, got {value!r} for 'c'"):
+            predict("c", value, options=["a", "b"])
+        with pytest.raises(ValueError, match=f"a measurement is one of a or b, got {value!r} for 'c'"):
+            reveal("c", value)
     assert not predictions.file().exists()
 
 
 def test_typing_a_number_keeps_it_and_typing_words_says_so():
     asked = predict("a.call_<b>_ms", unit="ms")
-    shown, about = asked._repr_mimebundle_()
-    assert set(shown) == {"text/plain", "text/html", notebooks.WIDGET} and about == {"labkit": "question"}
-    assert "<b>" not in shown["text/html"] and "&lt;b&gt;" in shown["text/html"]
-    question, typed, unit, said = asked.field().children
+    twin, live = outputs(asked)
+    assert set(twin) == {"text/plain", "text/html"} and set(live) == {"text/plain", notebooks.WIDGET}
+    assert twin["text/html"].endswith("</b>: call &lt;b&gt;? (ms) Run this cell to answer.</div></div>")
+    question, typed, unit, keep, said = asked.field().children
     assert question.value == "<b>Your prediction</b>: call &lt;b&gt;?" and unit.value == "ms"
     assert typed.value == "" and "fine, just run on" in said.value  # not 0: that would be an answer
     typed.value = "many"
@@ -205,13 +270,26 @@ def test_typing_a_number_keeps_it_and_typing_words_says_so():
     typed.value = "1.6e2"
     assert kept("a.call_<b>_ms") == [0, 160]
     again = predict("a.call_<b>_ms")
-    assert again.field().children[1].value == "160" and again._repr_mimebundle_()[1] == {}
+    assert again.field().children[1].value == "160"
+    assert "Run this cell" not in outputs(again)[0]["text/html"]
+
+
+def test_an_option_that_is_clicked_is_kept():
+    asked = predict("a.end", options=["it <hangs>", "it raises"])
+    question, buttons, unit, said = asked.field().children
+    assert buttons.value is None and "fine, just run on" in said.value
+    buttons.value = "it <hangs>"
+    assert said.value == "you predict it &lt;hangs&gt;"
+    line = json.loads(predictions.file().read_text())
+    assert line["choice"] == "it <hangs>" and "value" not in line  # who reads numbers only passes it over
+    assert predict("a.end", options=["it <hangs>", "it raises"]).field().children[1].value == "it <hangs>"
+    assert predict("a.end", options=["it ends", "it raises"]).field().children[1].value is None
 
 
 def test_without_ipywidgets_the_words_are_left(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    shown, about = predict("q")._repr_mimebundle_()
-    assert set(shown) == {"text/plain", "text/html"} and about == {"labkit": "question"}
+    (shown,) = outputs(predict("q"))
+    assert set(shown) == {"text/plain", "text/html"}
 
 
 @pytest.mark.kernel
@@ -220,7 +298,7 @@ def test_a_number_typed_while_the_kernel_is_busy_is_there_for_the_next_cell():
     try:
         kernel.run("from labkit import predict\nfrom labkit.study import reveal\nimport ipywidgets, time")
         shown = kernel.run("predict('test.kernel', unit='breaks')")
-        assert shown["error"] is None and "just run on" in shown["html"]
+        assert shown["error"] is None and "just run on" in shown["text"]
         fields = "ipywidgets.widgets.widget._instances.values()"
         find = f"print(*[w.comm.comm_id for w in {fields} if isinstance(w, ipywidgets.Text)])"
         comm = kernel.run(find)["stdout"].strip()
@@ -249,10 +327,15 @@ def test_executing_a_lesson_neither_shows_nor_changes_the_readers_answers(tmp_pa
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(source) for source in cells]), path)
     notebooks.execute(path)
     saved = path.read_text()
+    notebooks.execute(path)
+    assert [cell.outputs for cell in nbformat.read(path, 4).cells] == [
+        cell.outputs for cell in nbformat.reads(saved, 4).cells
+    ]  # where nothing was typed, running a lesson changes nothing
     assert kept("test.saved") == [12345]
     assert "12345" not in saved and "widget-view" not in saved and "labkit-home" not in saved
     first, second, third = nbformat.read(path, as_version=4).cells
-    assert first.outputs == []  # a question without an answer leaves nothing in a saved page
+    (question,) = first.outputs
+    assert "saved? Run this cell to answer." in question.data["text/html"]
     assert second.outputs[0].data["text/plain"] == "measured: 2"
     assert third.outputs[0].data["text/plain"] == "9 came after the measurement: kept, not scored"
 

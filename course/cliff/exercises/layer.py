@@ -9,106 +9,46 @@ import torch
 import torch.nn.functional as F
 from oddrank.record import record
 
-from course.cliff.exercises.loop import NO_NUMBERS, apart
+from course.cliff.exercises.table import NO_NUMBERS, apart, counted, judge_by, seen
 from course.shared.variants import with_own_code
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
+from labkit.study.exercises import Attempt, Exercise, on_ranks, on_three_too
 
 __all__ = ["layer"]
 
-DIM, HIDDEN, TOKENS = 8, 24, 3
-CLOSE = 1e-4
+DIM, HIDDEN, CLOSE = 8, 24, 1e-4
 CALLED = (
     "it is called as MyMLP(gate, up, down, rank, world_size), and then with x of shape (..., dim):"
     " (batch, tokens, dim) or (tokens, dim)"
 )
 
 
+def whole(weights: list[Any], x: Any) -> Any:
+    """The oracle: the layer on one process."""
+    gate, up, down = weights
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """The whole layer's numbers from a rank's share of the weights, with one all-reduce, in one region."""
-    on_three_too(_judge_eager)(attempt, ranks, say)
-    _judge_compiled(list(on_ranks(ranks, _compile, attempt, hint=CALLED)), say)
+    on_three_too(lambda mine, some, tell: judge_by(on_ranks(some, _eager, mine, hint=CALLED), tell))(
+        attempt, ranks, say
+    )
+    judge_by(on_ranks(ranks, _compiled, attempt, hint=CALLED), say)
 
 
-def _judge_eager(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    seen = on_ranks(ranks, _look, attempt, hint=CALLED)
-    if not all(found["module"] for found in seen):
-        raise Mistake("it is no nn.Module", "derive the class from nn.Module, so that its weights are found")
-    kept = f"keeps {seen[0]['kept']} of {seen[0]['whole']} weights"
-    if any(found["kept"] * len(seen) != found["whole"] for found in seen):
-        raise Mistake(
-            f"rank 0 {kept}",
-            f"a rank keeps one part in {len(seen)} of each matrix, as parameters: a copy of a chunk, not the whole",
-        )
-    if any(found["beside"] for found in seen):
-        raise Mistake(
-            f"rank 0 {kept}, and {seen[0]['beside']} bytes of tensors beside them",
-            "beside its shares the layer needs no tensor: let the whole matrices go",
-        )
-    if any(found["held"] > found["bytes"] for found in seen):
-        raise Mistake(
-            f"rank 0 {kept}, {seen[0]['bytes']} bytes, out of memory of {seen[0]['held']} bytes",
-            "a chunk is a view, and keeps the whole matrix in memory: clone it",
-        )
-    worst = max(found["error"] for found in seen)
-    eager = f"{kept}, largest error {worst:.1e}, {_many(seen[0]['eager'], 'collective')} a call"
-    if not worst <= CLOSE and not seen[0]["eager"]:
-        raise Mistake(eager, "each rank has a part of every sum: add the parts up over the ranks")
-    if not worst <= CLOSE:
-        raise Mistake(
-            eager,
-            "split gate and up by rows (dim 0) alike, and down by columns (dim 1): silu needs whole sums before it"
-            if all(found["finite"] for found in seen)
-            else NO_NUMBERS,
-        )
-    if any(found["changed"] for found in seen):
-        raise Mistake(eager, "it changes the tensor that it is given")
-    if seen[0]["eager"] != 1:
-        raise Mistake(
-            eager, "once is enough: split gate and up so that nothing has to be added up before `down`"
-        )
-    say(eager)
-
-
-def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
-    for rank, found in enumerate(seen):
-        entered = f"{_many(found['regions'], 'region')}, {_many(found['breaks'], 'break')} a forward"
-        compiled = f"compiled, rank {rank}: {entered}"
-        if found["regions"] != 1 or found["breaks"]:
-            raise Mistake(
-                compiled, "the compiler loses sight of something: use the all-reduce that it can trace"
-            )
-        compiled += f", {_many(found['collectives'], 'collective')}, largest error {found['error']:.1e}"
-        if not found["error"] <= CLOSE or found["collectives"] != 1:
-            raise Mistake(
-                compiled,
-                "compiled, it does not do what it does in eager: use what the all-reduce returns, in both modes",
-            )
-    say("compiled: 1 region, 0 breaks, 1 collective in it, on every rank")
-
-
-def _many(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-def _given() -> tuple[list[Any], Any]:
-    """The three matrices and x, the same on every rank."""
-    me = here()
+def _drawn() -> tuple[list[Any], list[Any]]:
+    """The three matrices, and inputs of three shapes, the same on every rank; one lies in memory in another order."""
     generator = torch.Generator().manual_seed(0)
-    made = [torch.randn(s, generator=generator) for s in ((HIDDEN, DIM), (HIDDEN, DIM), (DIM, HIDDEN))]
-    x = torch.randn(2, TOKENS, DIM, generator=generator).to(me.device)
-    return [weight.to(me.device) for weight in made], x
+    shapes = ((HIDDEN, DIM), (HIDDEN, DIM), (DIM, HIDDEN), (2, 3, DIM), (5, DIM), (1, DIM))
+    *weights, x, tokens, one = (torch.randn(s, generator=generator).to(here().device) for s in shapes)
+    return weights, [x, x.transpose(0, 1), tokens, one]
 
 
 def _made(attempt: Attempt, weights: list[Any]) -> Any:
     me = here()
-    layer = attempt(*(weight.clone() for weight in weights), me.rank, me.world_size)
-    return with_own_code(layer.to(me.device)) if isinstance(layer, torch.nn.Module) else None
-
-
-def _whole(weights: list[Any], x: Any) -> Any:
-    gate, up, down = weights
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    made = attempt(*(weight.clone() for weight in weights), me.rank, me.world_size)
+    return with_own_code(made.to(me.device)) if isinstance(made, torch.nn.Module) else None
 
 
 def _inside(value: Any) -> list[Any]:
@@ -119,50 +59,61 @@ def _inside(value: Any) -> list[Any]:
     return [tensor for part in parts for tensor in _inside(part)]
 
 
-def _look(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the attempt against the whole layer, in eager."""
-    weights, x = _given()
-    layer = _made(attempt, weights)
-    if layer is None:
-        return {"module": False}
-    given, expected = x.clone(), _whole(weights, x)
-    with torch.no_grad():
-        with record() as rec:
-            y = layer(given)
-        error = max(apart(y, expected), apart(layer(x[0].clone()), expected[0]))
-    tensors = [*layer.parameters(), *layer.buffers()]
-    known = {t.untyped_storage().data_ptr() for t in tensors}
-    others = [t for m in layer.modules() for t in _inside(vars(m))]
-    return {
-        "module": True,
-        "kept": sum(p.numel() for p in tensors),
-        "bytes": sum(p.nbytes for p in tensors),
-        "held": sum({s.data_ptr(): s.nbytes() for s in map(torch.Tensor.untyped_storage, tensors)}.values()),
-        "beside": sum(t.nbytes for t in others if t.untyped_storage().data_ptr() not in known),
-        "whole": sum(weight.numel() for weight in weights),
-        "error": error,
-        "finite": bool(y.isfinite().all()),
-        "changed": not torch.equal(given, x),
-        "eager": int(rec.counts[0].collectives or 0),
+def _eager(attempt: Attempt) -> Any:
+    """On a rank: the attempt beside the whole layer, in eager, and what it keeps."""
+    weights, inputs = _drawn()
+    if (made := _made(attempt, weights)) is None:
+        return seen(
+            "it is no nn.Module", {"derive the class from nn.Module, so that its weights are found": True}
+        )
+    error, changed, finite, calls = 0.0, False, True, set()
+    for x in inputs:
+        given = x.clone()
+        with torch.no_grad(), record() as rec:
+            y = made(given)
+        calls.add(int(rec.counts.dicts()[0]["collectives"] or 0))
+        error = max(error, apart(y, whole(weights, x)))
+        finite &= bool(y.isfinite().all())
+        changed |= not torch.equal(given, x)
+    tensors, size = [*made.parameters(), *made.buffers()], here().world_size
+    memory = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    others = [t for m in made.modules() for t in _inside(vars(m))]
+    kept, every = (sum(t.numel() for t in some) for some in (tensors, weights))
+    mistakes = {
+        f"a rank keeps one part in {size} of each matrix, as parameters: no more, and no less": kept * size
+        != every,
+        "beside its shares the layer needs no tensor: let the whole matrices go": any(
+            t.untyped_storage().data_ptr() not in memory for t in others
+        ),
+        "a chunk is a view, and keeps the whole matrix in memory": sum(memory.values())
+        > sum(t.nbytes for t in tensors),
+        NO_NUMBERS: not finite,
+        "each rank has a part of every sum: add the parts up over the ranks": not error <= CLOSE
+        and calls == {0},
+        "look at how each matrix is split: silu needs whole sums before it, and gate and up the same part": not error
+        <= CLOSE,
+        "it changes the tensor that it is given": changed,
+        "once is enough: split gate and up so that nothing has to be added up before `down`": calls != {1},
     }
+    said = f"keeps {kept} of {every} weights, largest error {error:.1e}"
+    return seen(f"{said}, {', '.join(map(str, calls))} collectives a call", mistakes)
 
 
-def _compile(attempt: Attempt) -> dict[str, Any]:
+def _compiled(attempt: Attempt) -> Any:
     """On a rank: what is compiled of the attempt. Counts are per forward."""
-    weights, x = _given()
-    right = _whole(weights, x)
+    weights, (x, *_) = _drawn()
     compiled = torch.compile(_made(attempt, weights))
     with torch.no_grad():
         compiled(x.clone())
         with record() as rec, rec.forward():
             y = compiled(x.clone())
-    counts = rec.counts[0]
-    return {
-        "regions": counts.regions,
-        "breaks": counts.breaks,
-        "collectives": counts.collectives,
-        "error": apart(y, right),
-    }
+    (counts,) = rec.counts.dicts()
+    wrong = not apart(y, whole(weights, x)) <= CLOSE or counts["collectives"] != 1
+    lost = "the compiler loses sight of something: use the all-reduce that it can trace"
+    other = "compiled, it does not do what it does in eager: use what the all-reduce returns, in both modes"
+    return seen(
+        f"{counted(counts)} a forward", {lost: counts["breaks"] or counts["regions"] != 1, other: wrong}
+    )
 
 
 layer = Exercise(

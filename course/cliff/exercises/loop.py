@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,21 +9,20 @@ import torch
 import torch.distributed as dist
 from oddrank.record import record
 
+from course.cliff.exercises.table import NO_NUMBERS, apart, counted, judge_by, seen
 from course.shared.harness import own_reduce
 from labkit.ranks import Ranks, here
-from labkit.study.exercises import Attempt, Exercise, Mistake, on_ranks, on_three_too
+from labkit.study.exercises import Attempt, Exercise, on_ranks, on_three_too
 
-__all__ = ["NO_NUMBERS", "STEPS", "apart", "damped", "loop"]
+__all__ = ["damped", "loop"]
 
-STEPS = 8
-CLOSE = 1e-4
+STEPS, CLOSE = 8, 1e-4
 CALLED = "it is called as my_damped(x) with one tensor, as it stands and compiled"
-NO_NUMBERS = "some of the results are NaN or infinite, and the right ones are numbers"
-LAST = 3.25  # an input for which two ranks halve at the last step
+EACH = f"the ranks have to add up in each of the {STEPS} steps, once"
 
 
 def damped(x: Any) -> Any:
-    """What is to be rewritten: what the attempt has to agree with, on every input."""
+    """The oracle: what is to be rewritten."""
     for _ in range(STEPS):
         x = x * 0.5
         dist.all_reduce(x)
@@ -35,111 +33,71 @@ def damped(x: Any) -> Any:
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """The same numbers, its argument as it was, and the whole loop in one region with every collective in it."""
-    on_three_too(_judge_eager)(attempt, ranks, say)
-    _judge_compiled(list(on_ranks(ranks, _compile, attempt, hint=CALLED)), say)
-
-
-def _judge_eager(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    seen = on_ranks(ranks, _look, attempt, hint=CALLED)
-    if any(found["none"] for found in seen):
-        raise Mistake("it returns None", "return x: the caller goes on with what you return")
-    worst = max(found["error"] for found in seen)
-    eager = f"largest error {worst:.1e}, {seen[0]['eager_collectives']} collectives a call"
-    if any(found["changed"] for found in seen):
-        raise Mistake(eager, "it changes the tensor it is given: start from a new one, such as x * 0.5")
-    if seen[0]["eager_collectives"] != STEPS:
-        raise Mistake(eager, f"the ranks have to add up in each of the {STEPS} steps, once")
-    if any(found["shape"] for found in seen):
-        raise Mistake(f"the result has shape {seen[0]['shape']}", "the shape of the result is that of x")
-    if not worst <= CLOSE:
-        hint = "the collectives are there, the numbers are not those of `damped`: what happens to a value above 6?"
-        raise Mistake(eager, hint if math.isfinite(worst) else NO_NUMBERS)
-    say(eager)
-
-
-def _judge_compiled(seen: list[dict[str, Any]], say: Callable[[str], None]) -> None:
-    for rank, found in enumerate(seen):
-        regions, breaks = found["regions"], found["breaks"]
-        said = (
-            f"compiled, rank {rank}: {regions} region{'s' * (regions != 1)}, {breaks} breaks,"
-            f" {found['collectives']} collectives a forward"
-        )
-        if found["reason"]:
-            said += f"; Dynamo: {found['reason']}"
-        if "branch" in found["reason"]:
-            raise Mistake(
-                said,
-                "a Python `if` on the values of a tensor breaks: choose between two tensors, with torch.where",
-            )
-        if found["at_collective"]:
-            hint = (
-                "the pieces are compiled, and the collective still breaks: take one that the graph can hold"
-            )
-            raise Mistake(said, hint)
-        if found["given_up"]:
-            hint = "the collective is hidden from the compiler, in the loop's own body: Dynamo gave the whole frame up"
-            raise Mistake(said, hint)
-        if breaks or regions != 1:
-            raise Mistake(said, f"something else breaks: {found['reason'] or 'read rec.breaks'}")
-        if not found["compiled_error"] <= CLOSE:
-            raise Mistake(said, "compiled, it gives other numbers than in eager: does it look at the mode?")
-        if found["collectives"] != STEPS:
-            raise Mistake(said, f"compiled too, the ranks have to add up in each of the {STEPS} steps, once")
-    say(f"compiled: 1 region, 0 breaks, {seen[0]['collectives']} collectives in it, on every rank")
-
-
-def _look(attempt: Attempt) -> dict[str, Any]:
-    """On a rank: the attempt on three inputs against `damped`."""
-    mine = own_reduce(attempt)
-    found: dict[str, Any] = {"none": False, "shape": (), "changed": False, "error": 0.0}
-    for x in _inputs():
-        expected, given = damped(x.clone()), x.clone()
-        with record() as rec:
-            y = mine(given)
-        if y is None:
-            return {**found, "none": True}
-        found["eager_collectives"] = int(rec.counts[0].collectives or 0)
-        found["changed"] |= not torch.equal(given, x)
-        if y.shape != x.shape:
-            found["shape"] = tuple(y.shape)
-        found["error"] = max(found["error"], apart(y, expected))
-    return found
+    """The numbers of `damped`, its argument as it was, and the whole loop in one region with every collective in it."""
+    on_three_too(lambda mine, some, tell: judge_by(on_ranks(some, _eager, mine, hint=CALLED), tell))(
+        attempt, ranks, say
+    )
+    judge_by(on_ranks(ranks, _compiled, attempt, hint=CALLED), say)
 
 
 def _inputs() -> list[Any]:
-    """The ranks differ, and the branch is taken at other steps; with the last input, at the last step.
-
-    The largest element of the second is its first, of the others the last.
-    """
+    """The ranks differ, and halve at other steps: with the last input, two ranks do at the last step."""
     me = here()
-    rows = [torch.arange(4.0, device=me.device) * scale + me.rank for scale in (1.0, 2.5, LAST)]
-    return [rows[0], rows[1].flip(0), rows[2]]
+    rows = [torch.arange(4.0) * scale + me.rank for scale in (1.0, 2.5, 3.25)]
+    drawn = torch.rand(3, 5, generator=torch.Generator().manual_seed(me.rank), dtype=torch.float64)
+    return [x.to(me.device) for x in (rows[0], rows[1].flip(0), 9 * drawn.t(), rows[2])]
 
 
-def _compile(attempt: Attempt) -> dict[str, Any]:
+def _eager(attempt: Attempt) -> Any:
+    """On a rank: the attempt beside `damped`, in eager."""
+    mine, error, calls, changed = own_reduce(attempt), 0.0, set(), False
+    for x in _inputs():
+        right, given = damped(x.clone()), x.clone()
+        with record() as rec:
+            y = mine(given)
+        if y is None or y.shape != x.shape or not y.isfinite().all():
+            error = float("inf")
+            break
+        changed |= not torch.equal(given, x)
+        calls.add(int(rec.counts.dicts()[0]["collectives"] or 0))
+        error = max(error, apart(y, right))
+    mistakes = {
+        "the caller goes on with what you return": y is None,
+        "it changes the tensor it is given: the caller still needs its numbers": changed,
+        "the shape of the result is that of x": y is not None and y.shape != x.shape,
+        NO_NUMBERS: y is not None and not y.isfinite().all(),
+        EACH: calls != {STEPS},
+        "the collectives are there, the numbers are not those of `damped`: what happens to a value above 6?": (
+            not error <= CLOSE
+        ),
+    }
+    return seen(f"largest error {error:.1e}, {', '.join(map(str, calls))} collectives a call", mistakes)
+
+
+def _compiled(attempt: Attempt) -> Any:
     """On a rank: what is compiled of the attempt, and what that gives."""
-    inputs = _inputs()
-    compiled = torch.compile(own_reduce(attempt))
+    inputs, compiled = _inputs(), torch.compile(own_reduce(attempt))
     with record() as rec:
         for x in inputs:
             compiled(x.clone())
         with rec.forward():
             y = compiled(inputs[-1].clone())
     (counts,) = rec.counts.dicts()
-    found: dict[str, Any] = {
-        name: counts[name] for name in ("regions", "breaks", "at_collective", "collectives")
-    }
-    found["compiled_error"] = apart(y, damped(inputs[-1].clone()))
     new = [one for one in rec.breaks if one.during]  # not those of code that these ranks compiled before
-    found["given_up"] = sum(one.kind == "gave-up" for one in new)
-    found["reason"] = new[-1].reason if new else ""
-    return found
-
-
-def apart(y: Any, right: Any) -> float:
-    """The largest difference; infinite where the shapes differ or a number is NaN."""
-    return float((y - right).abs().nan_to_num(float("inf")).max()) if y.shape == right.shape else float("inf")
+    reason = new[-1].reason if new else ""
+    mistakes = {
+        "Python asks a tensor for its value to choose a branch": "branch" in reason,
+        "the pieces are compiled, and the collective still breaks": counts["at_collective"],
+        "what the compiler cannot trace stands in the loop's own body: Dynamo gave the whole frame up": any(
+            one.kind == "gave-up" for one in new
+        ),
+        f"something else breaks: {reason}": counts["breaks"] or counts["regions"] != 1,
+        "compiled, it gives other numbers than in eager: does it look at the mode?": (
+            not apart(y, damped(inputs[-1].clone())) <= CLOSE
+        ),
+        f"compiled too, {EACH}": counts["collectives"] != STEPS,
+    }
+    return seen(f"{counted(counts)} a forward" + (f"; Dynamo: {reason}" if reason else ""), mistakes)
 
 
 loop = Exercise(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from oddrank.record import record
 
+from course.cliff.exercises.table import judge_by, seen
 from course.shared.jobs import job_with
 from labkit import files
 from labkit.ranks import Ranks, here
@@ -31,55 +32,23 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     (found,) = on_ranks(ranks, attempt, only=0, hint=ASKED)
     if not isinstance(found, dict) or set(found) != {"rank", "line", "regions", "fix"}:
         raise Mistake(f"it returns {str(found)[:80]}", ASKED)
-    if not all(_whole(found[key]) for key in ("rank", "line", "regions")):
-        raise Mistake(", ".join(f"{key} {found[key]!r:.20}" for key in ("rank", "line", "regions")), ASKED)
-    if found["rank"] != RANK:
-        raise Mistake(f"rank {found['rank']}", "add up `# of Calls` for each rank")
-    if found["line"] in PRINTS:
-        raise Mistake(
-            f"line {found['line']}",
-            "the profile has no more calls for a print than forwards: what runs 60 times?",
-        )
-    if found["line"] != LINE:
-        raise Mistake(f"line {found['line']}", "the number that follows `in user code at serve.py:`")
-    if found["regions"] != REGIONS:
-        hints = {
-            REGIONS * FORWARDS: f"the profile covers {FORWARDS} forwards: ask for one",
-            8: "those are the names: a region of one name runs many times",
-        }
-        hint = hints.get(
-            found["regions"], "all rows of this rank together, divided by the forwards of the profile"
-        )
-        raise Mistake(f"{found['regions']} regions a forward", hint)
-    say(f"rank {RANK} enters {REGIONS} regions a forward; line {LINE} is what the other ranks do not run")
-    seen = on_ranks(
-        ranks, _look, str(found["fix"]), hint="the fix is Python that takes the place of the line"
-    )
-    if any(not one["same"] for one in seen):
-        raise Mistake(
-            "the outputs are not those of the job", "line 22 only keeps a number: leave x and top alone"
-        )
-    if any(not one["peak"] for one in seen):
-        raise Mistake(
-            f"self.peak is {seen[-1]['is']}, and the largest value was {seen[-1]['largest']:.4g}",
-            "the job still wants the largest value of all its forwards in self.peak; a tensor will do",
-        )
-    if any(one["late"] for one in seen):
-        raise Mistake(
-            f"Dynamo compiles again in the forwards {', '.join(map(str, seen[-1]['late']))}",
-            "what the line keeps must not grow from call to call: one value is enough",
-        )
-    regions = [one["regions"] for one in seen]
-    if set(regions) != {1}:
-        raise Mistake(
-            f"without the prints, regions a forward by rank, the last with --watch: {regions}",
-            "Python still asks a tensor for its value, once a layer: keep the peak as a tensor",
-        )
-    say("without the prints, every rank runs one region a forward, also the one with --watch")
+    rank, line, regions = numbers = [found[name] for name in ("rank", "line", "regions")]
+    mistakes = {
+        ASKED: not all(map(_whole, numbers)),
+        "add up `# of Calls` for each rank": rank != RANK,
+        "the profile has no more calls for a print than forwards: what runs 60 times?": line in PRINTS,
+        "the number that follows `in user code at serve.py:`": line != LINE,
+        f"the profile covers {FORWARDS} forwards: ask for one": regions == REGIONS * FORWARDS,
+        "those are the names: a region of one name runs many times": regions == 8,
+        "all rows of this rank together, divided by the forwards of the profile": regions != REGIONS,
+    }
+    judge_by([seen(f"it says rank {rank}, line {line}, {regions} regions a forward", mistakes)], say)
+    hint = "the fix is Python that takes the place of the line"
+    judge_by(on_ranks(ranks, _look, str(found["fix"]), hint=hint), say)
 
 
-def _look(fix: str) -> dict[str, Any]:
-    """On a rank: the job's stack with another line in it, on the last rank with --watch."""
+def _look(fix: str) -> Any:
+    """On a rank: the job's stack with another line in it beside the job's own; --watch is on the last rank."""
     me = here()
     watch = me.rank == me.world_size - 1
     right, mine = (_stack(line, watch).to(me.device) for line in ("", fix))
@@ -91,8 +60,7 @@ def _look(fix: str) -> dict[str, Any]:
             late.append(forward)
         return graph.forward
 
-    compiled = torch.compile(mine, backend=backend)
-    same = True
+    compiled, same = torch.compile(mine, backend=backend), True
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for forward in range(3 * len(SIZES)):  # noqa: B007, the backend reads it
@@ -104,24 +72,26 @@ def _look(fix: str) -> dict[str, Any]:
         with record() as rec, rec.forward():
             compiled(x.clone())
     peaks = [
-        (layer.scale.peak, other.scale.peak) for layer, other in zip(mine.layers, right.layers, strict=True)
+        (_number(a.scale.peak), float(b.scale.peak)) for a, b in zip(mine.layers, right.layers, strict=True)
     ]
-    close = all(_number(one) is not None and abs(_number(one) - float(other)) < 1e-4 for one, other in peaks)
-    return {
-        "same": same,
-        "peak": close or not watch,
-        "is": f"{_number(peaks[0][0])}",
-        "largest": float(peaks[0][1]),
-        "late": sorted(set(late)),
-        "regions": rec.counts[0].regions,
+    regions = rec.counts.dicts()[0]["regions"]
+    mistakes = {
+        "the outputs are not those of the job: line 22 only keeps a number, so leave x and top alone": not same,
+        "the job still wants the largest value of all its forwards in self.peak; a tensor will do": (
+            watch and any(a is None or abs(a - b) > 1e-4 for a, b in peaks)
+        ),
+        "what the line keeps must not grow from call to call: one value is enough": late,
+        "Python still asks a tensor for its value, once a layer: keep the peak as a tensor": regions != 1,
     }
+    said = f"without the prints, {regions} regions a forward; self.peak is {peaks[0][0]}, the largest {peaks[0][1]:.4g}"
+    return seen(f"{said}; compiled again in the forwards {sorted(set(late))}" if late else said, mistakes)
 
 
 def _whole(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -130,9 +100,8 @@ def _number(value: Any) -> Any:
 
 def _stack(fix: str, watch: bool) -> Any:
     """The job's model, with `fix` for the line that only one rank runs; as it is for an empty one."""
-    names = job_with(JOB, LINE, fix)
     torch.manual_seed(0)
-    return names["Stack"](watch)
+    return job_with(JOB, LINE, fix)["Stack"](watch)
 
 
 slow = Exercise(

@@ -172,3 +172,82 @@ def test_a_break_for_each_frame_and_no_region_for_an_empty_rest(nested, after):
     (mine,) = torch.autograd.grad(y.sum(), x)
     (theirs,) = torch.autograd.grad(outer(x).sum(), x)
     torch.testing.assert_close(mine, theirs)
+
+
+# --- one module that breaks, among others of its class ---
+
+
+def plain(x):
+    return x.clone()
+
+
+class Held(torch.nn.Module):
+    """The function that may break is held by the module: the line is the same in each."""
+
+    def __init__(self, odd: bool) -> None:
+        super().__init__()
+        self.linear, self.call = torch.nn.Linear(8, 8), hide if odd else plain
+
+    def forward(self, x):
+        return self.call(self.linear(x)).relu() + x
+
+
+class Guarded(Held):
+    """A guard on `odd` tells them apart."""
+
+    def __init__(self, odd: bool) -> None:
+        super().__init__(odd)
+        self.odd = odd
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.odd:
+            y = hide(y)
+        return y.relu() + x
+
+
+class OfItsOwn(Held):
+    def forward(self, x):
+        return self.call(self.linear(x)).relu() + x
+
+
+class InALoop(torch.nn.Module):
+    def __init__(self, kinds) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(kind(odd) for kind, odd in kinds)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def regions(kinds, train):
+    """Regions of the first forward and of the third."""
+    torch._dynamo.reset()
+    net = torch.compile(InALoop(kinds), backend="aot_eager")
+    x = torch.ones(2, 8, requires_grad=train)
+    with torch.set_grad_enabled(train):
+        first, _, third = (tp.entered(lambda: net(x)) for _ in range(3))
+    return first, third
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("n", [3, 6])
+def test_one_that_breaks_splits_all_of_its_class_unless_a_guard_tells_it_apart(n, train):
+    """Section 5's rule: what the others hold is then a region of its own, between two pieces."""
+    whole, last = [(Held, False)] * (n - 1), [(Held, True)]
+    assert regions(whole + last, train) == (n + 1, 3 * n - 1)
+    assert regions(last + whole, train) == (3 * n - 1, 3 * n - 1)
+    assert regions([(Held, True)] * n, train)[1] == 2 * n  # fewer
+    assert regions([(Guarded, False)] * (n - 1) + [(Guarded, True)], train)[1] == n + 1
+    assert regions(whole + [(OfItsOwn, True)], train)[1] == n + 1
+    assert regions([(Held, False)] * n, train) == (1, 1)
+
+
+def test_a_split_module_still_runs_the_function_that_it_holds():
+    torch._dynamo.reset()
+    modules = InALoop([(Held, i == 4) for i in range(5)])
+    net, x = torch.compile(modules, backend="aot_eager"), torch.rand(2, 8)
+    for _ in range(3):
+        torch.testing.assert_close(net(x), modules(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import pytest
@@ -9,37 +10,87 @@ from lesson_run import test_it_runs_from_top_to_bottom  # noqa: F401
 
 LESSON = "04_graph_break_cliff"
 SIZES = (pytest.param("BLOCKS=2 ROUNDS=8", marks=pytest.mark.guard), "")
+NAMES = ["eager", "functional", "decorator deleted", "functional, by block", "hidden", "hidden, nested"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.kernel]
+
+
+def html(run, cell: str) -> str:
+    (found,) = (one for one in run.notebook.cells if one.get("id") == cell)
+    return "\n".join("".join(one.get("data", {}).get("text/html", "")) for one in found.outputs)
+
+
+def cells_of(page: str) -> list[list[str]]:
+    """The rows of the tables of a page, as words."""
+    rows = re.findall(r"<tr.*?</tr>", page, re.DOTALL)
+    return [
+        [
+            " ".join(re.sub(r"<[^>]+>|&nbsp;", " ", one).split())
+            for one in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)
+        ]
+        for row in rows
+    ]
 
 
 def test_what_runs_in_a_forward_of_each_variant(run):
     n = run.values["BLOCKS"]
     found = run.table("cliff", "counts").set_index("variant")
-    columns = ["regions", "breaks", "at_collective", "collectives", "graphs", "static_breaks"]
+    columns = ["regions", "breaks", "collectives", "breaks counted"]
     assert {name: (*row,) for name, row in found[columns].astype(int).iterrows()} == {
-        "A": (0, 0, 0, 4 * n, 0, 0),
-        "D": (0, 0, 0, 4 * n, 0, 0),
-        "C": (1, 0, 0, 4 * n, 1, 0),
-        "E": (1, 0, 0, 4 * n, 1, 0),
-        "R": (n, 0, 0, 4 * n, 1, 0),
-        "F": (5 * n, 4 * n, 4 * n, 4 * n, 5, 4),
-        "B": (11 * n, 8 * n, 4 * n, 4 * n, 9, 7),  # compiled once, however many blocks share the code
+        "eager": (0, 0, 4 * n, 0),
+        "functional": (1, 0, 4 * n, 0),
+        "decorator deleted": (1, 0, 4 * n, 0),
+        "functional, by block": (n, 0, 4 * n, 0),
+        "hidden": (11 * n, 8 * n, 4 * n, 7),  # compiled once, however many blocks share the code
+        "hidden, nested": (5 * n, 4 * n, 4 * n, 4),
+        "hidden in one block": (11 + 15 * (n - 1), 8 * n, 4 * n, 7),  # 4 functional calls a block are regions
     }
-    assert run.text("cell-16-12df5cf5").strip().endswith(f"measured: {8 * n} breaks")
 
 
-def test_where_one_block_breaks(run):
-    rows = [row.split() for row in run.text("cell-07-7e7b20ca").splitlines()]
-    given_up = [row[1] for row in rows if row[:1] == ["gave-up"]]
-    assert given_up == ["Model.forward"]  # its loop calls what breaks
-    breaks = [row for row in rows if row[:1] == ["break"]]
-    places = [row[-3] for row in breaks]
-    assert places == ["(RMSNorm.forward)"] * 3 + ["(RowParallelLinear.forward)"] * 4
-    assert [int(row[-2]) for row in breaks] == [1, 2, 1, 1, 1, 1, 1]  # two norms share their own break
-    assert [int(row[-1]) for row in breaks] == [0, 2, 0, 0, 1, 0, 1]
-    said = " ".join(run.text("cell-07-7e7b20ca").split())
-    assert "C: 1 region, 4 collectives, no break | B: 11 regions, 4 collectives, 8 breaks" in said
+def test_one_block_that_hides_a_call_breaks_the_seven_others(run):
+    rows = run.table("cliff", "one hides").values.tolist()
+    assert [(*row[:2], *map(int, row[2:])) for row in rows] == [
+        ("whole model", "first", 31, 31, 31),
+        ("whole model", "last", 10, 31, 31),  # its version is asked first from then on
+        ("block by block", "last", 10, 31, 31),
+        ("nested_graph_breaks", "last", 9, 23, 23),
+        ("a class of its own", "last", 10, 10, 10),
+        ("hiding block disabled", "last", 7, 7, 7),
+        ("whole model", "none", 1, 1, 1),
+    ]
+
+
+def test_the_bench_shows_more_regions_for_one_block_than_for_eight(run):
+    rows = [row for row in cells_of(html(run, "bench-all")) if row[0].startswith("blocks that hide")]
+    assert [row[:4] for row in rows] == [
+        ["blocks that hide: 8", "88", "64", "32"],
+        ["blocks that hide: 4", "104", "64", "32"],
+        ["blocks that hide: 1", "116", "64", "32"],
+    ]
+    (strips,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html(run, "bench-all"))
+    assert base64.b64decode(strips)[:4] == b"\x89PNG"
+    (alt,) = re.findall(r'alt="([^"]+)"', html(run, "bench-all"))
+    assert "88 compiled regions" in alt and "116" in alt
+    first = [row for row in cells_of(html(run, "bench")) if row[0].startswith("blocks that hide")]
+    assert first[0][1:4] == ["1", "0", "32"]  # what is saved of it gives nothing away
+
+
+def test_what_answers_a_prediction_is_folded(run):
+    for cell in ("deeper", "cell-07-7e7b20ca", "cell-16-12df5cf5", "bench-all", "verdicts", "training"):
+        shown = [part for part in html(run, cell).splitlines() if part.strip()]
+        assert any(part.startswith("<details>") for part in shown), cell
+        assert "region" not in run.text(cell).lower().replace(
+            "regions, backwards and gradients (folded)", ""
+        ), cell
+    assert "measured: 8 breaks" in html(run, "cell-16-12df5cf5")
+
+
+def test_the_source_says_where_one_block_breaks(run):
+    page = html(run, "cell-07-7e7b20ca")
+    said = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    for function in ("Block.forward", "RMSNorm.forward", "RowParallelLinear.forward", "Model.forward"):
+        assert function in said
+    assert said.count("disabled") and "✂" in said
 
 
 def test_what_the_toys_count(run):
@@ -47,14 +98,15 @@ def test_what_the_toys_count(run):
     for row in run.text("toys").splitlines():
         if found := re.match(r"(\w+)((?: +\d+)+) *$", row):
             rows.setdefault(found[1], []).extend(map(int, found[2].split()))
-    # breaks by default and nested, regions by default and nested
+    # breaks and regions by default, then the same nested
     assert rows == {
         "breaks_in_a_try": [0, 0, 0, 0],
         "breaks_in_the_loop": [0, 0, 0, 0],
-        "calls_step_8_times": [1, 1, 16, 16],
-        "deeper": [2, 1, 4, 2],
-        "step": [1, 1, 2, 2],
+        "calls_step_8_times": [1, 16, 1, 16],
+        "deeper": [2, 4, 1, 2],
+        "step": [1, 2, 1, 2],
     }
+    assert "measured: 4 regions" in html(run, "deeper")
 
 
 def test_the_three_all_reduces_give_the_numbers_of_one_process(run):
@@ -70,6 +122,19 @@ def test_a_hidden_call_is_refused_where_no_break_is_allowed(run):
     assert disabled.strip().endswith("self.reduce(squares) / self.dim + self.eps)")
 
 
+def test_gradients_are_wrong_where_the_call_runs_in_eager_in_place(run):
+    rows = {row[0]: row[1:] for row in cells_of(html(run, "training")) if len(row) == 4}
+    assert {name: (int(rows[name][0]), int(rows[name][1])) for name in rows if name != "call"} == {
+        "plain call, eager": (0, 0),
+        "functional, eager": (0, 0),
+        "plain call, compiled": (1, 1),
+        "functional, compiled": (1, 1),
+        "hidden, compiled": (11, 10),
+    }
+    wrong = {name for name, row in rows.items() if name != "call" and float(row[2]) > 1e-2}
+    assert wrong == {"plain call, eager", "hidden, compiled"}
+
+
 def test_under_torchrun_the_ranks_that_are_linked_count_the_same(run):
     said = re.findall(
         r"(\w+) +(\d+) breaks counted, (\d+) regions a forward, error (\S+)", run.text("script-run")
@@ -83,11 +148,15 @@ def test_each_variant_is_timed_in_each_round_and_three_of_them_on_each_rank(run)
     rows = run.table("cliff", "samples").groupby(["evidence", "variant", "rank"], sort=False).size()
     assert set(rows) == {run.values["ROUNDS"]}
     alone, linked = (rows[label].index for label in rows.index.unique("evidence"))
-    assert sorted(name[0] for name, _ in alone) == sorted("ABCDEFR") and {rank for _, rank in alone} == {0}
-    assert sorted((name[0], rank) for name, rank in linked) == [(v, rank) for v in "ABC" for rank in (0, 1)]
-    pairs = [(one.a, one.b) for one in run.reports["cliff"].verdicts]
-    assert len(pairs) == 8 + 3 and pairs[8:] == pairs[:3]
-    sizes = run.table("cliff", "sizes").groupby("size", sort=False)["pair"].agg(list)
-    assert len(sizes) == 3 and all(pairs == ["B / A", "B / C", "E / C"] for pairs in sizes)
+    assert sorted(alone) == sorted((name, 0) for name in [*NAMES, "hidden in one block"])
+    assert sorted(linked) == sorted(
+        (name, rank) for name in ("eager", "functional", "hidden") for rank in (0, 1)
+    )
+    verdicts = run.reports["cliff"].verdicts
+    assert len(verdicts) == 8 + 3
+    shown = [row for row in cells_of(html(run, "verdicts")) if len(row) == 4][1:]
+    assert [(row[1], row[2]) for row in shown] == [(one.a, one.b) for one in verdicts]
+    assert ["cannot tell" in row[3] for row in shown] == [one.outcome == "cannot tell" for one in verdicts]
+    assert set(run.table("cliff", "sizes")["pair"]) == {"hidden / eager", "hidden / functional"}
     tested = int(re.search(r"^(\d+) breaks / line", run.text("slope"), re.MULTILINE)[1])
     assert tested == 8 * max(run.values["BLOCKS"], 8)

@@ -53,7 +53,7 @@ SLOW = {
     peak_is(
         "self.seen = [*getattr(self, 'seen', ()), top]\nself.peak = torch.stack(self.seen).max()"
     ): "must not grow from call to call",
-    peak_is("x = x + 1"): "leave x and top alone",
+    peak_is("x = x + 1"): "so leave x and top alone",
     peak_is("self.peak = ="): "Python that takes the place of the line",
 }
 
@@ -108,6 +108,14 @@ class SumsTooLate(Layer):
     def forward(self, x):
         hidden = self.hidden(x.chunk(self.world_size, -1)[self.rank])
         return cliff.functional(F.linear(hidden.chunk(self.world_size, -1)[self.rank], self.down))
+
+
+class OtherPartOfUp(Layer):
+    """Each rank multiplies its part of gate by its neighbour's part of up."""
+
+    def __init__(self, gate, up, down, rank, world_size):
+        super().__init__(gate, up, down, rank, world_size)
+        self.up = share(up, 0, (rank + 1) % world_size, world_size)
 
 
 class SumsTwice(Layer):
@@ -177,6 +185,7 @@ LAYER = {
     WholeWeights: "a rank keeps one part in 2",
     NoSum: "add the parts up over the ranks",
     SumsTooLate: "silu needs whole sums before it",
+    OtherPartOfUp: "silu needs whole sums before it",
     SumsTwice: "once is enough",
     ChangesItsInput: "it changes the tensor that it is given",
     HiddenSum: "use the all-reduce that it can trace",
@@ -290,7 +299,7 @@ def for_two_ranks(x):
 
 
 LOOP = {
-    keeps_the_branch: "with torch.where",
+    keeps_the_branch: "to choose a branch",
     keeps_the_collective: "gave the whole frame up",
     behind_a_call: "the collective still breaks",
     last_element: "not those of `damped`",
@@ -298,7 +307,7 @@ LOOP = {
     on_its_argument: "it changes the tensor it is given",
     each_element: "not those of `damped`",
     without_collectives: "in each of the 8 steps",
-    no_return: "return x",
+    no_return: "the caller goes on with",
     no_numbers: "NaN or infinite",
     another_shape: "the shape of the result",
     not_in_the_last_step: "not those of `damped`",

@@ -1,0 +1,140 @@
+"""The controls of a bench: widgets made from values, each checked before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from labkit.study.choices import choices
+
+__all__ = ["make_controls", "offer", "values_of"]
+
+BUTTONS = 6  # a list of more values is a drop-down list
+
+
+def make_controls(
+    widgets: Any, run: Callable[..., Any], given: Mapping[str, Any], live: bool
+) -> dict[str, Any]:
+    """Make the widget of each control.
+
+    Args:
+        widgets: The ipywidgets module.
+        run: Takes their values by name.
+        given: By name, a list of values, `(low, high)` or `(low, high, step)`, a bool, a text or an ipywidget.
+        live: Whether a widget tells of its value while a reader types or drags.
+
+    Returns:
+        The widgets by name.
+
+    Raises:
+        ValueError: One is something else, two have one name on the screen, or `run` does not take exactly these.
+    """
+    _check_names(run, given)
+    made = {name: _control(widgets, name, one, live) for name, one in given.items()}
+    labels: dict[str, str] = {}
+    for name, one in made.items():
+        if (label := one.description) in labels:
+            raise ValueError(
+                f"controls {labels[label]!r} and {name!r} have one name on the screen: {label!r}"
+            )
+        labels[label] = name
+    return made
+
+
+def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any]:
+    """Check values of a control, or list all of them.
+
+    Args:
+        control: The widget.
+        name: Its name, for the message.
+        wanted: The values; None for all of a list or check box.
+
+    Raises:
+        ValueError: It has no such value, or has none to list.
+    """
+    known = [False, True] if isinstance(control.value, bool) else list(getattr(control, "options", ()))
+    values = known if wanted is None else list(wanted)
+    if not values:
+        raise ValueError(f"give values of {name!r}: only a list or a check box has values to go through")
+    for value in values:
+        if known and value not in known or not _inside(control, value):
+            raise ValueError(f"control {name!r} has no value {value!r}")
+    return values
+
+
+def offer(control: Any) -> str:
+    """Say what a control offers, such as 'size (64, 256)'."""
+    options = getattr(control, "options", ())
+    if options:
+        return f"{control.description} ({', '.join(str(one) for one in options)})"
+    if hasattr(control, "min"):
+        return f"{control.description} ({control.min:g} to {control.max:g})"
+    return str(control.description)
+
+
+def _inside(control: Any, value: Any) -> bool:
+    if not hasattr(control, "min"):
+        return True
+    return isinstance(value, (int, float)) and control.min <= value <= control.max
+
+
+def _check_names(run: Callable[..., Any], controls: Mapping[str, Any]) -> None:
+    if not controls:
+        raise ValueError("a bench needs at least one control")
+    try:
+        takes = inspect.signature(run).parameters
+    except ValueError:  # a function in C may have none
+        return
+    kinds = {one.kind for one in takes.values()}
+    named = [n for n, p in takes.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for name in controls:
+        if name not in named and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise ValueError(
+                f"control {name!r}: run takes no {name}, it takes {', '.join(named) or 'nothing'}"
+            )
+    for name in named:
+        if name not in controls and takes[name].default is inspect.Parameter.empty:
+            raise ValueError(f"run needs {name!r}, and no control has that name")
+
+
+def _control(w: Any, name: str, given: Any, live: bool) -> Any:
+    who = f"control {name!r}"
+    if isinstance(given, w.Widget):
+        if not given.has_trait("value"):
+            raise ValueError(f"{who}: a {type(given).__name__} has no value")
+        made = given
+    elif isinstance(given, bool):
+        made = w.Checkbox(given, indent=False)
+    elif isinstance(given, str):
+        made = w.Text(given)
+    elif isinstance(given, list):
+        kind = w.ToggleButtons if len(given) <= BUTTONS else w.Dropdown
+        made = kind(options=choices(who, given))
+    elif isinstance(given, tuple):
+        made = _slider(w, who, given)
+    else:
+        raise ValueError(
+            f"{who} is a list of values, (low, high) or (low, high, step), True or False, a text or an ipywidget, "
+            f"got {given!r}"
+        )
+    made.description = made.description or name.replace("_", " ")
+    made.style.description_width = "initial"
+    if isinstance(made, w.ToggleButtons):
+        made.style.button_width = "auto"
+    if made.has_trait("continuous_update"):
+        made.continuous_update = live
+    return made
+
+
+def _slider(w: Any, who: str, given: tuple[Any, ...]) -> Any:
+    numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in given)
+    if not numbers or len(given) not in (2, 3) or given[0] >= given[1] or (given[2:] and given[2] <= 0):
+        raise ValueError(
+            f"{who}: a slider is (low, high) or (low, high, step) of numbers, low below high, got {given!r}; other "
+            "values stand in a list"
+        )
+    whole = all(isinstance(one, int) for one in given)
+    low, high, *step = given
+    kind = w.IntSlider if whole else w.FloatSlider
+    return kind(low, min=low, max=high, step=step[0] if step else 1 if whole else (high - low) / 10)
