@@ -11,7 +11,7 @@ from oddrank.places import is_library, rewrite
 from oddrank.record import Line, Mark, Table, Tables, read
 from oddrank.record.source import Sources
 from oddrank.source import AnnotatedSource
-from oddrank.source.listing import listing
+from oddrank.source.builder import listing
 
 from labkit.look import rows
 

@@ -12,7 +12,8 @@ from oddrank.record.compiles import Compiles, Parsed
 from oddrank.record.source import Sources
 from oddrank.record.trace_log import in_file
 from oddrank.source import AnnotatedSource
-from oddrank.source.listing import Listing, Section, listing
+from oddrank.source.builder import listing
+from oddrank.source.listing import Listing, Section
 
 from labkit.postmortem.material import Material
 

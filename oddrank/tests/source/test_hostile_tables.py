@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from oddrank.record.tables import Compile, Line, Mark, Table, Tables
 from oddrank.source import annotate, compare
-from oddrank.source.listing import MOST_NOTES, MOST_ROWS, MOST_SECTIONS
+from oddrank.source.builder import MOST_NOTES, MOST_ROWS, MOST_SECTIONS
 
 EVIL = "<script>alert(1)</script>\"'\x1b]0;owned\x07\r\n\u202e&javascript:"
 FILE = f"/home/ada/{EVIL}.py"

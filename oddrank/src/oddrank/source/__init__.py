@@ -9,7 +9,8 @@ from oddrank.record.source import Sources
 from oddrank.record.tables import Tables, merge
 from oddrank.source import html, text
 from oddrank.source.against import against
-from oddrank.source.listing import Listing, listing
+from oddrank.source.builder import listing
+from oddrank.source.listing import Listing
 
 __all__ = ["AnnotatedSource", "annotate", "compare"]
 
