@@ -21,7 +21,7 @@ from labkit.study.controls import make_controls, offer, values_of
 __all__ = ["Bench", "Fold", "Try", "steps"]
 
 T = TypeVar("T")
-PRE = "color:#b00020;white-space:pre-wrap;line-height:1.3;margin:0"
+PRE = "color:#b00020;background:#fff4f4;white-space:pre-wrap;line-height:1.3;margin:0"
 SHOWN_S = 1.0  # without a button, a run that takes longer can be stopped
 _now: contextvars.ContextVar[Bench | None] = contextvars.ContextVar("the bench that runs here", default=None)
 _of_cell: dict[str, tuple[int, list[Bench]]] = {}  # those of its last execution

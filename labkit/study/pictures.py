@@ -19,7 +19,7 @@ STYLE = f"""<style>
 .jp-OutputArea:has(.{LIVE}) .{TWIN} {{display: none}}
 .{LIVE}.jupyter-widgets-disconnected::before {{
   content: "The kernel that made this is gone. {RUN} again: then it works.";
-  display: block; font: bold 14px sans-serif; color: #b00020; padding: 4px 0; align-self: auto;
+  display: block; font: bold 14px sans-serif; color: #b00020; background: #fff4f4; padding: 4px 0; align-self: auto;
 }}
 .{LIVE} .jupyter-widgets-disconnected::before {{display: none}}
 .{LIVE} .jupyter-widgets-disconnected {{pointer-events: none; opacity: 0.6}}
