@@ -18,7 +18,12 @@ from labkit.views.style import INK, KINDS
 
 __all__ = ["calls", "ends", "losses", "outcomes", "plans"]
 
-GOOD, BAD, WAITS, NEVER = "#A1D99B", "#F4796B", "#FDB874", "#D9D9D9"  # under black text, on a light and a dark page
+GOOD, BAD, WAITS, NEVER = (
+    "#A1D99B",
+    "#F4796B",
+    "#FDB874",
+    "#D9D9D9",
+)  # under black text, on a light and a dark page
 OUTCOMES = {"right": NEVER, "caught": GOOD, "timeout": "#9ECAE1", "hung": WAITS, "crash": WAITS, "wrong": BAD}
 
 
@@ -34,7 +39,9 @@ def ends(tries: Sequence[Any]) -> str:
             frame = one.result[name].assign(drill=f"{_named(one)}: {one.result['ended']}")
             frame[times] -= began  # without the start of the process group
             frames[name].append(_traced(frame) if name == "notes" else frame)
-    figure = timelines(*(pd.concat(found) for found in frames.values()), title="What each rank did, and how it ended")
+    figure = timelines(
+        *(pd.concat(found) for found in frames.values()), title="What each rank did, and how it ended"
+    )
     newest = tries[-1].result
     return f"{as_html(figure)}{_said(newest['said'])}{annotate(newest['source'])._repr_html_()}"
 
@@ -52,7 +59,9 @@ def calls(tries: Sequence[Any]) -> str:
             cells = [_met(*call, waits=i == waits) for i, call in enumerate(row)]
             rows.append([(f"rank {rank}", ""), *cells])
         check = f"{one.values['check']}, " if one.values.get("check", "none") != "none" else ""
-        blocks.append(f"<p><b>{html.escape(check + one.result['ended'])}</b></p>{_table(rows)}{_said(one.result['said'])}")
+        blocks.append(
+            f"<p><b>{html.escape(check + one.result['ended'])}</b></p>{_table(rows)}{_said(one.result['said'])}"
+        )
     key = {"the right number": GOOD, "another number": BAD, "does not return": WAITS, "never made": NEVER}
     return "".join(blocks) + _key(key)
 
@@ -69,7 +78,9 @@ def plans(tries: Sequence[Any]) -> str:
         for number, row in enumerate(zip_longest(*lists, fillvalue="no call"), 1):
             colour = GOOD if len(set(row)) == 1 else BAD
             rows.append([(str(number), ""), *((call, colour) for call in row)])
-        blocks.append(f"<p><b>{html.escape(_named(one))}: over gloo it {html.escape(one.result['ended'])}</b></p>")
+        blocks.append(
+            f"<p><b>{html.escape(_named(one))}: over gloo it {html.escape(one.result['ended'])}</b></p>"
+        )
         blocks.append(_table(rows) + (annotate(one.result["source"])._repr_html_() if i == 0 else ""))
     return "".join(blocks) + _key({"the same call": GOOD, "the ranks differ": BAD})
 
@@ -79,10 +90,18 @@ def losses(tries: Sequence[Any]) -> Figure:
     figure, axes = plt.subplots(1, len(tries), figsize=(9, 3.4), sharey=True, squeeze=False)
     looks = (KINDS["compute"][0], "o"), (KINDS["collective"][0], "s")
     for ax, one in zip(axes[0], tries, strict=True):
-        ax.plot(range(1, len(one.result["right"]) + 1), one.result["right"], color=INK, lw=5, alpha=0.25, label="one process")
+        ax.plot(
+            range(1, len(one.result["right"]) + 1),
+            one.result["right"],
+            color=INK,
+            lw=5,
+            alpha=0.25,
+            label="one process",
+        )
         for rank, (found, (colour, marker)) in enumerate(zip(one.result["losses"], looks, strict=True)):
             ax.plot(range(1, len(found) + 1), found, color=colour, marker=marker, ms=4, label=f"rank {rank}")
         ax.set(title=_named(one).replace(", ", "\n") + f"\n{one.result['ended']}", xlabel="step")
+        ax.set_xticks(range(2, len(one.result["right"]) + 1, 2))
         ax.title.set_fontsize(9)
     axes[0][0].set_ylabel("loss")
     axes[0][0].legend(fontsize=8)
@@ -104,7 +123,12 @@ def _traced(notes: pd.DataFrame) -> pd.DataFrame:
     kept: list[dict[str, Any]] = []
     for row in notes.to_dict("records"):
         before = kept[-1] if kept else None
-        if row["kind"] == "compile" and before and before["rank"] == row["rank"] and before["end"] == row["begin"]:
+        if (
+            row["kind"] == "compile"
+            and before
+            and before["rank"] == row["rank"]
+            and before["end"] == row["begin"]
+        ):
             row["begin"] = kept.pop()["begin"]
             if kept and kept[-1]["kind"] == "compile" and kept[-1]["end"] == row["begin"]:
                 row["begin"] = kept.pop()["begin"]
@@ -138,5 +162,8 @@ def _table(rows: Sequence[Sequence[tuple[str, str]]]) -> str:
 
 
 def _key(colours: Mapping[str, str]) -> str:
-    chips = (f'<span style="background-color:{c};color:#111111">&nbsp;{name}&nbsp;</span>' for name, c in colours.items())
+    chips = (
+        f'<span style="background-color:{c};color:#111111">&nbsp;{name}&nbsp;</span>'
+        for name, c in colours.items()
+    )
     return f"<p>{' '.join(chips)}</p>"

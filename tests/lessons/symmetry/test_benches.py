@@ -74,7 +74,9 @@ def test_how_each_difference_ends(cells):
     }
     assert "failed to pass monitoredBarrier" in found["a branch", "DETAIL"]["said"]
     assert "shapes: 4vs 5" in found["another shape", "DETAIL"]["said"]
-    tries = [Try({"rank_1_differs_in": name}, found[name, "none"], 1.0) for name in ("nothing", "a recompile")]
+    tries = [
+        Try({"rank_1_differs_in": name}, found[name, "none"], 1.0) for name in ("nothing", "a recompile")
+    ]
     page = pictures.ends(tries)
     assert "compiles" in page and "differs in nothing: finishes" in page
     assert "compiled again: the stride of dimension 0" in re.sub(r"<[^>]*>", "", page)
@@ -111,7 +113,9 @@ def test_which_calls_meet(cells):
         assert [[value for _, value, _ in row] for row in found["rows"]] == got, (rank_0, rank_1, check)
         tries.append(Try({"rank_0": rank_0, "rank_1": rank_1, "check": check}, found, 1.0))
     swapped = pictures.calls(tries[:1])
-    assert swapped.count(pictures.BAD) == 4 + 1 and swapped.count(pictures.GOOD) == 1, "the key has one of each"
+    assert swapped.count(pictures.BAD) == 4 + 1 and swapped.count(pictures.GOOD) == 1, (
+        "the key has one of each"
+    )
     alone = pictures.calls([tries[list(CALLS).index(("q 4, k 4", "q 4", "none"))]])
     assert alone.count(pictures.GOOD) == 2 + 1 and alone.count(pictures.WAITS) == 1 + 1
     for line in ("x 4", "q four", "q 4 min", "q"):
@@ -170,3 +174,13 @@ def test_a_break_on_one_rank_spoils_the_training_and_rank_1_ends_early(cells):
         assert all(right) if ended == "finishes" else sum(right) <= 1, (case, found["losses"])
         assert found["right"][-1] < found["right"][0] / 2
         assert ended == "finishes" or min(found["losses"][0][-4:]) > 2 * found["right"][-1], case
+
+
+@pytest.mark.full
+def test_a_loss_that_is_reduced_for_the_log_ends_the_silence(cells, monkeypatch):
+    """Section 4's change: a scalar meets an activation."""
+    before = "        yield loss.item()\n"
+    after = "        total = loss.detach().clone(); dist.all_reduce(total)\n" + before
+    _change(cells, monkeypatch, "training", before, after)
+    found = cells["run_training"]("rank 1", True)
+    assert found["ended"] == "crashes" and not any(found["losses"]), found["losses"]

@@ -24,17 +24,28 @@ def test_which_defence_notices_what(run):
     assert {drill: list(row) for drill, row in found.iterrows()} == ENDED
     said = run.table("divergence", "outcomes").set_index(["drill", "defence"])["said"]
     assert "'call 3': ['all_reduce [4] float32 sum model', 'missing']" in said["a branch", "planned"]
-    assert "'call 2': ['all_reduce [4] float32 sum model', 'all_reduce [4] float32 sum other']" in said["another group", "planned"]
-    assert "[5] float32" in said["another shape", "planned"] and "shapes: 4vs 5" in said["another shape", "DETAIL"]
+    assert (
+        "'call 2': ['all_reduce [4] float32 sum model', 'all_reduce [4] float32 sum other']"
+        in said["another group", "planned"]
+    )
+    assert (
+        "[5] float32" in said["another shape", "planned"]
+        and "shapes: 4vs 5" in said["another shape", "DETAIL"]
+    )
     assert "a branch: none hung" in run.reports["divergence"].figure().summary
 
 
 def test_a_plan_of_fsdp2_and_why_there_is_none_of_ddp(run):
     whole, skipped = run.text("fsdp-run").partition("DDP: ")[0].split("limit 0.001:")
     calls = re.findall(r"^ +(\w+) \[\d*\] float32 dp$", whole, re.M)
-    assert calls == ["_allgather_base"] * 2 + ["allreduce"] + ["_allgather_base"] * 2 + ["_reduce_scatter_base"] * 2
+    assert (
+        calls
+        == ["_allgather_base"] * 2 + ["allreduce"] + ["_allgather_base"] * 2 + ["_reduce_scatter_base"] * 2
+    )
     assert re.findall(r"^ +(\w+) \[", skipped, re.M) == calls[:3], "the branch skips the backward"
-    assert "INTERNAL ASSERT FAILED" in run.text("fsdp-run").partition("DDP: ")[2], "DDP can be planned: the lesson says no"
+    assert "INTERNAL ASSERT FAILED" in run.text("fsdp-run").partition("DDP: ")[2], (
+        "DDP can be planned: the lesson says no"
+    )
 
 
 def test_torchs_reader_finds_nccls_missing_rank(run):
