@@ -80,12 +80,17 @@ def _said(outcome: Outcome) -> str:
 def _read(path: Path, started: float) -> list[list[Any]]:
     """The pieces of work of one rank: kind, what, begin and end."""
     found: list[list[Any]] = []
+    running: list[list[Any]] = []  # a piece inside another one cuts that in two
     for line in path.read_text().splitlines() if path.exists() else ():
         at, *begun = json.loads(line)
+        if running:
+            running[-1][-1] = at - started
+        if not begun:
+            running.pop()
+            begun = running.pop()[:2] if running else []
         if begun:
-            found.append([*begun, at - started, None])
-        else:
-            found[-1][-1] = at - started
+            running.append([*begun, at - started, None])
+            found.append(running[-1])
     return found
 
 

@@ -49,3 +49,22 @@ def test_notes_outlive_their_ranks(ranks, how, said, unfinished):
     assert list(notes.loc[notes["end"].isna(), "rank"]) == unfinished
     assert (ends["at"] >= notes.groupby("rank")["end"].max()).all()
     assert f"{how}, rank 1: a, layer" in timelines(notes, ends, title="t").summary
+
+
+def nested(note):
+    with note("collective", "call"):
+        with note("compile", "inside"):
+            pass
+        if dist.get_rank() == 1:
+            with note("compile", "again"):
+                raise RuntimeError("no")
+
+
+def test_a_piece_inside_another_one_cuts_that_in_two(ranks):
+    notes, _, error = note_run(ranks, "d", nested)
+    found = {rank: list(mine["what"]) for rank, mine in notes.groupby("rank")}
+    assert error is not None
+    assert found == {0: ["call", "inside", "call"], 1: ["call", "inside", "call", "again"]}
+    assert list(notes["end"].isna()) == [False] * 6 + [True]
+    for _, mine in notes.groupby("rank"):
+        assert list(mine["end"])[:-1] == list(mine["begin"])[1:]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
+import subprocess
+import sys
 
 import lesson_cells
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 import labkit
 from course.shared.outcomes import judge
-from labkit import files
+from course.symmetry.exercises import JOB
 from labkit.ranks import RankError
 from labkit.ranks.errors import Outcome
 from labkit.torch_compat import funcol
@@ -68,7 +68,7 @@ def _reduced(group, bucket):
 
 @pytest.mark.slow
 def test_the_list_shows_another_group_root_and_peer_and_each_call_once():
-    """Lesson 08, section 1, for calls of `dist`, functional and compiled ones, and what FSDP2 and DDP call."""
+    """Lesson 08, section 3, for calls of `dist`, functional and compiled ones, and what FSDP2 and DDP call."""
     programs = {
         "right": lambda group, other: _eager(group),
         "group": lambda group, other: _eager(other),
@@ -102,9 +102,12 @@ def test_the_list_shows_another_group_root_and_peer_and_each_call_once():
     assert found["ddp"][-1] == "allreduce [84] float32 tp"
 
 
-def _other_dtype(detailed, form):
+def _other_dtype(form):
     """On a rank: a collective in DETAIL's group, with another dtype on rank 1; what the wrapper says of it."""
-    group, x = detailed(), torch.ones(4, dtype=(torch.float32, torch.int32)[dist.get_rank()])
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group()
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    x = torch.ones(4, dtype=(torch.float32, torch.int32)[dist.get_rank()])
     try:
         if form == "functional gather":
             funcol.all_gather_tensor(x, 0, group).tolist()
@@ -119,26 +122,23 @@ def _other_dtype(detailed, form):
     return "nothing"
 
 
-def _detailed():
-    """The function of the lesson's cell, which goes on to run programs."""
-    cells = nbformat.read(files.ours("notebooks") / f"{LESSON}.ipynb", as_version=4).cells
-    (tree,) = (ast.parse(cell.source) for cell in cells if cell.get("id") == "detail")
-    tree.body = [node for node in tree.body if getattr(node, "name", "") == "detailed"]
-    space = lesson_cells.copied(LESSON)
-    exec(compile(tree, f"<{LESSON} detail>", "exec"), space)
-    return space["detailed"]
-
-
 @pytest.mark.slow
 def test_detail_compares_gathers_and_scatters_in_place_and_not_their_functional_forms():
     """Lesson 08, section 6. On a group whose wrapper compares nothing, the other dtype ends without an error."""
-    detailed = _detailed()
     with labkit.Ranks(2, device="cpu", backend="gloo", stall=10, timeout=60, quiet=True) as two:
-        said = {form: set(two.run(_other_dtype, detailed, form).values())
+        said = {form: set(two.run(_other_dtype, form).values())
                 for form in ("gather", "scatter", "functional gather", "functional scatter")}  # fmt: skip
     for form in ("gather", "scatter"):
         assert all("differ in the following aspects" in one and "dtypes" in one for one in said[form]), form
     assert said["functional gather"] == said["functional scatter"] == {"nothing"}
+
+
+@pytest.mark.slow
+def test_torchs_own_reader_does_not_know_gloos_group():
+    """Lesson 08, section 7: if it fails, torchfrtrace can read gloo's dumps now, and the lesson says no."""
+    read = [sys.executable, "-c", "from torch.distributed.flight_recorder.fr_trace import main; main()"]
+    ran = subprocess.run([*read, JOB.parent / "a", "-p", "trace_"], capture_output=True, text=True)
+    assert ran.returncode and ran.stderr.splitlines()[-1].startswith("KeyError")
 
 
 def test_how_an_end_is_judged():
