@@ -18,7 +18,7 @@ LIVE, TWIN = "labkit-live", "labkit-twin"  # classes of the widgets of an output
 STYLE = f"""<style>
 .jp-OutputArea:has(.{LIVE}) .{TWIN} {{display: none}}
 .{LIVE}.jupyter-widgets-disconnected::before {{
-  content: "The kernel that made this is gone. {RUN} again: then it works.";
+  content: "The kernel that made this is gone. {RUN} again, after those above it: Run > Run All Above Selected Cell.";
   display: block; font: bold 14px sans-serif; color: #b00020; background: #fff4f4; padding: 4px 0; align-self: auto;
 }}
 .{LIVE} .jupyter-widgets-disconnected::before {{display: none}}

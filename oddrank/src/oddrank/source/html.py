@@ -207,7 +207,7 @@ class _Pen:
         told = [f"{lane.head} is {lane.said}" for lane in one.lanes if lane.said and len(lane.said) < 90]
         told += [f"more than {MOST_LANES} kinds; not drawn: ranks {one.left_out}"] if one.left_out else []
         base = min((len(r.text) - len(r.text.lstrip()) for r in one.rows if r.text.strip()), default=0)
-        code = min(72, max([30, *(len(r.text) - base + 3 for r in one.rows if r.notes)]))
+        code = min(84, max([30, *(len(r.text) - base + 3 for r in one.rows if r.notes)]))
         columns = "".join(
             f'<col style="width:{w}px">'
             for w in (52 if any(r.differs for r in one.rows) or not self.alone else 40, *wide)
