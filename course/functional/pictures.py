@@ -130,7 +130,8 @@ def _cell(value: Any) -> str:
     look = f"{LEFT};background-color:{colour};color:#111111" if colour else LEFT
     word = html.escape(str(word))
     if more:
-        text = f'<pre style="white-space:pre-wrap;max-width:22em;color:inherit;background:none">{html.escape(more)}</pre>'
+        look_of_text = "white-space:pre-wrap;max-width:22em;color:inherit;background:none"
+        text = f'<pre style="{look_of_text}">{html.escape(more)}</pre>'
         word = f"<details><summary>{word}</summary>{text}</details>"
     return f'<td style="{look}">{word}</td>'
 
