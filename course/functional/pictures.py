@@ -18,13 +18,15 @@ from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["compiled", "edges", "gradients", "grid", "matrix", "results", "touched", "waits", "word"]
 
-GOOD, BAD, STOPPED, NONE = "#A1D99B", "#F4796B", "#FDB874", "#D9D9D9"  # under black text
+GOOD, BAD, STOPPED = "#A1D99B", "#F4796B", "#FDB874"  # under black text
 COLOURS = {
     **dict.fromkeys(("one graph", "right", "the sum + 1", "it waits"), GOOD),
-    **dict.fromkeys(("wrong", "no gradient", "each rank its own"), BAD),
+    **dict.fromkeys(
+        ("wrong", "no gradient", "each rank its own", "n times", "1/n of it", "not a multiple"), BAD
+    ),
     **dict.fromkeys(("breaks", "raises"), STOPPED),
 }
-WIDE, HIGH, PITCH = 1.5, 0.27, 0.4  # inches: a box, and from box to box
+WIDE, HIGH, PITCH = 1.85, 0.27, 0.4  # inches: a box, and from box to box
 LEFT = "text-align:left;padding:3px 10px 3px 6px;vertical-align:top"
 
 
@@ -48,7 +50,7 @@ def edges(
     ax.set_axis_off()
     for i, ((name, nodes), out) in enumerate(zip(graphs.items(), gone, strict=True)):
         ax.text(i * wide, 0.1, style.cut(name, wide - 0.1, style.NORMAL), fontweight="bold", va="center")
-        _graph(ax, i * wide, nodes, out)
+        _graph(ax, i * wide + 0.03, nodes, out)
         said = "; ".join(f"{node} takes {' and '.join(taken) or 'nothing'}" for node, taken in nodes)
         sheet.say(f"{name}: {said}" + (f"; dropped: {', '.join(out)}" if out else ""))
     return sheet.finish()
