@@ -26,7 +26,8 @@ COLOURS = {
     ),
     **dict.fromkeys(("breaks", "raises"), STOPPED),
 }
-WIDE, HIGH, PITCH = 1.85, 0.27, 0.4  # inches: a box, and from box to box
+SHEET, WIDE, HIGH, PITCH = 7.2, 1.75, 0.27, 0.4  # inches: the figure, a box, and from box to box
+HEAD = 0.5  # inches: the name of a graph, in at most two lines
 LEFT = "text-align:left;padding:3px 10px 3px 6px;vertical-align:top"
 
 
@@ -40,16 +41,18 @@ def edges(
         graphs: By name, each node with the nodes whose values it takes.
         dropped: For each graph, names of nodes that a pass removed: they are drawn dashed below it.
     """
-    sheet = Sheet()
-    sheet.title("Nodes in the order in which they run; a line leads to each node that takes the value")
+    sheet = Sheet(SHEET)
     gone = [*dropped, *[()] * (len(graphs) - len(dropped))]
+    say = "A line leads to each node that takes the value." + " Dashed: dropped by the pass." * any(gone)
+    sheet.title("Nodes in the order in which they run", say)
     wide = (sheet.width - 0.3) / max(len(graphs), 2)
     rows = max((len(nodes) + len(out) for nodes, out in zip(graphs.values(), gone, strict=True)), default=1)
-    ax = sheet.axes(0.15, sheet.width - 0.3, rows * PITCH + 0.3)
-    ax.set(xlim=(0, sheet.width - 0.3), ylim=(rows * PITCH + 0.3, 0))
+    ax = sheet.axes(0.15, sheet.width - 0.3, rows * PITCH + HEAD)
+    ax.set(xlim=(0, sheet.width - 0.3), ylim=(rows * PITCH + HEAD, 0))
     ax.set_axis_off()
     for i, ((name, nodes), out) in enumerate(zip(graphs.items(), gone, strict=True)):
-        ax.text(i * wide, 0.1, style.cut(name, wide - 0.1, style.NORMAL), fontweight="bold", va="center")
+        for k, line in enumerate(style.wrap(name, wide - 0.15, style.NORMAL, "bold")[:2]):
+            ax.text(i * wide, 0.1 + 0.17 * k, line, fontsize=style.NORMAL, fontweight="bold", va="center")
         _graph(ax, i * wide + 0.03, nodes, out)
         said = "; ".join(f"{node} takes {' and '.join(taken) or 'nothing'}" for node, taken in nodes)
         sheet.say(f"{name}: {said}" + (f"; dropped: {', '.join(out)}" if out else ""))
@@ -57,7 +60,7 @@ def edges(
 
 
 def _graph(ax: Axes, left: float, nodes: Sequence[tuple[str, Sequence[str]]], out: Sequence[str]) -> None:
-    at = {name: 0.28 + i * PITCH for i, (name, _) in enumerate(nodes)}
+    at = {name: HEAD - 0.04 + i * PITCH for i, (name, _) in enumerate(nodes)}
     line = {"color": style.QUIET, "linewidth": 1.2}
     lanes = 0
     for name, taken in nodes:
@@ -74,7 +77,7 @@ def _graph(ax: Axes, left: float, nodes: Sequence[tuple[str, Sequence[str]]], ou
     for name, y in at.items():
         _box(ax, left, y, name)
     for i, name in enumerate(out):
-        _box(ax, left, 0.28 + (len(nodes) + i) * PITCH, f"{name}: dropped", gone=True)
+        _box(ax, left, HEAD - 0.04 + (len(nodes) + i) * PITCH, name, gone=True)
 
 
 def _arrow() -> dict[str, Any]:
