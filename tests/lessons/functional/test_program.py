@@ -224,6 +224,11 @@ if __name__ == "__main__":
 """
 
 
+tried = pytest.mark.skipif(
+    not torch.__version__.startswith("2.13"), reason="the lesson says it of torch 2.13"
+)
+
+
 def started(where, folder):
     """A start of a job of three ranks, whose compiler's cache is in this folder."""
     (folder / "start.py").write_text(START)
@@ -238,12 +243,14 @@ def test_the_rank_may_be_asked_for_in_an_operator_of_backward(tmp_path):
     assert [started("an operator", tmp_path).stdout.split() for _ in range(2)] == [["True"] * 3] * 2
 
 
+@tried
 @pytest.mark.slow
 def test_a_warm_cache_gives_a_rank_the_traced_backward_of_another(tmp_path):
     second = [started("backward, with a wait", tmp_path) for _ in range(2)][1]
     assert len(second.stdout.split()) == 3 and "False" in second.stdout, second
 
 
+@tried
 @pytest.mark.slow
 def test_a_sum_whose_result_only_the_root_uses_is_dropped_on_the_other_ranks(tmp_path):
     said = started("backward, an operator without a wait", tmp_path).stderr
