@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -42,8 +43,8 @@ WRONG = {
     "shares memory": "the schema promises memory of its own: return a clone, and not x",
     "own numbers": "nothing has come from the root: return what the broadcast wrote to",
     "own numbers, and the root's a moment later": "it does not wait: with async_op=True, wait for the Work inside",
-    "the root's numbers in another order": "broadcast copies memory as it lies, and strides may differ by rank: "
-    "x.clone(memory_format=torch.contiguous_format), and a contiguous result of the fake kernel too",
+    "the root's numbers in another order": "broadcast copies memory as it lies, and strides may differ by rank: what "
+    "you send and receive has to lie alike on all ranks, and the fake kernel has to say how it lies",
     "not a number": "inf * 0 is no number: copy the root's numbers, do not calculate with those of the others",
     "rounded": "the root's numbers, but not all digits: keep the dtype of x inside",
     "another rank's": "`src` is the number of the root in `group`, for each call anew: see group_src of dist.broadcast",
@@ -53,21 +54,22 @@ STALLED = "all ranks of `group` call the broadcast, the root too, and no other r
 
 
 def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Right numbers in eager and compiled, from each root, and in a group of some ranks."""
-    _judge(attempt, ranks, say)
-    if len(ranks) == 3:
-        return
-    judge_on_three(_judge, attempt)
+    """Right numbers in eager, from each root and in each group; then compiled, with other strides and dtypes."""
+    for alike in (True, False):  # the group and the root matter before the strides do
+        _judge(attempt, ranks, say, alike)
+        if len(ranks) != 3:
+            judge_on_three(functools.partial(_judge, alike=alike), attempt)
     say("on three ranks, in a group of all and in a group of ranks 1 and 2: right")
 
 
-def _judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
+def _judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None], alike: bool) -> None:
+    """One stage; `alike`: in eager only, where all ranks have contiguous float64."""
     try:
-        seen = on_ranks(ranks, _look, attempt, hint=USE)
+        seen = on_ranks(ranks, _look, attempt, alike, hint=USE)
     except Mistake as mistake:
         if "wait for each other" not in mistake.hint:
             raise
-        raise Mistake(mistake.seen, f"{mistake.hint}; {STALLED}") from mistake
+        raise Mistake(mistake.seen, STALLED) from mistake
     kinds = {kind for kind, _ in seen}
     if errors := [kind for kind in kinds if "infer_schema" in kind]:
         raise Mistake(errors[0][:200], REFUSED["unsupported type"])
@@ -77,10 +79,11 @@ def _judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
         taken = [row for row in rows if row]  # a rank that is not in the group has none
         for row in sorted(taken, key=_says_less):
             _judge_row(row)
-        if number == 0:
+        if number == 0 and not alike:
             say(f"eager: {taken[0]['eager']}, and x is unchanged")
             say(f"compiled: one graph with {', '.join(taken[0]['operators'])}")
-    say(f"right from each root, compiled with the fake kernel's shapes, on {len(ranks)} ranks")
+    if not alike:
+        say(f"right from each root, compiled with the fake kernel's shapes, on {len(ranks)} ranks")
 
 
 def _says_less(row: dict[str, Any]) -> tuple[bool, bool]:
@@ -98,6 +101,8 @@ def _judge_row(row: dict[str, Any]) -> None:
         # torch puts the path of its own file between the operator and what is wrong with it
         said = re.sub(r" \(with implementation in <module .*?>\)", "", error.splitlines()[0])
         raise Mistake(f"{case}: {said[:200]}", (hints or [USE])[0])
+    if row["alike"]:
+        return
     if row["compiled"] != "right":
         raise Mistake(f"{case}, compiled: {row['compiled']}", WRONG[row["compiled"]])
     if not row["operators"]:
@@ -122,7 +127,7 @@ def _judge_row(row: dict[str, Any]) -> None:
         )
 
 
-def _look(attempt: Attempt) -> tuple[str, list[dict[str, Any] | None]]:
+def _look(attempt: Attempt, alike: bool) -> tuple[str, list[dict[str, Any] | None]]:
     """On a rank: the function that the attempt returns, in eager and compiled; the groups are made by all ranks."""
     me = here()
     try:
@@ -142,14 +147,19 @@ def _look(attempt: Attempt) -> tuple[str, list[dict[str, Any] | None]]:
     for name, (group, checks, members) in groups.items():
         for src, root in enumerate(members):
             case = f"{name}, src={src}"
-            rows.append(_call(broadcast, case, group, checks, src, root) if me.rank in members else None)
+            if me.rank not in members:
+                rows.append(None)
+                continue
+            rows.append(_call(broadcast, case, group, checks, src, root, alike))
     return "function", rows
 
 
-def _call(broadcast: Any, case: str, group: Any, checks: Any, src: int, root: int) -> dict[str, Any]:
+def _call(
+    broadcast: Any, case: str, group: Any, checks: Any, src: int, root: int, alike: bool
+) -> dict[str, Any]:
     me = here()
-    by_rank = _numbers(src, root)
-    row: dict[str, Any] = {"case": case, "operators": [], "writes x": False}
+    by_rank = _numbers(0 if alike else src, root)
+    row: dict[str, Any] = {"case": case, "alike": alike, "operators": [], "writes x": False}
 
     def program(x: Any) -> Any:
         y = broadcast(x, src, group)
@@ -165,7 +175,7 @@ def _call(broadcast: Any, case: str, group: Any, checks: Any, src: int, root: in
     def eager() -> None:
         if me.rank == root:
             time.sleep(LATE_S)
-        x = _laid_out(by_rank[me.rank], me.rank == root)
+        x = _laid_out(by_rank[me.rank], me.rank == root and not alike)
         y = broadcast(x, src, group)
         row["eager"] = _described(y, x, by_rank, root)
         if row["eager"] == "own numbers":
@@ -175,7 +185,7 @@ def _call(broadcast: Any, case: str, group: Any, checks: Any, src: int, root: in
 
     def compiled(backend: Any) -> None:
         torch.compiler.reset()
-        x = _laid_out(by_rank[me.rank], me.rank == root)
+        x = _laid_out(by_rank[me.rank], me.rank == root and not alike)
         y, after, *promised = torch.compile(program, backend=backend, fullgraph=True, dynamic=False)(x)
         row["compiled"] = _described(y, x, by_rank, root)
         if row["compiled"] == "right" and not torch.equal(after, by_rank[me.rank]):
@@ -183,13 +193,15 @@ def _call(broadcast: Any, case: str, group: Any, checks: Any, src: int, root: in
         row["promised"], row["given"] = promised, [tuple(y.shape), tuple(y.stride()), str(y.dtype)]
 
     # the second backend trusts the schema: it makes the graph functional
-    for step in (eager, lambda: compiled(note), lambda: compiled("aot_eager")):
+    steps = (eager,) if alike else (eager, lambda: compiled(note), lambda: compiled("aot_eager"))
+    for step in steps:
         errors = [""] * len(by_rank)
         dist.all_gather_object(errors, _error_of(step), group=checks)
         if found := [error for error in errors if error]:  # of any rank: none goes on without the others
             row["error"] = found[0]
             return row
-    row["fake device"] = _fake_device(broadcast, src, group)
+    if not alike:
+        row["fake device"] = _fake_device(broadcast, src, group)
     return row
 
 

@@ -157,6 +157,26 @@ def always_all_ranks():
     return operator(real)
 
 
+def all_ranks_and_its_own_strides():
+    """Two mistakes: the group matters before the strides do."""
+
+    def real(x, src, group):
+        y = x.clone()
+        dist.broadcast(y, src)
+        return y
+
+    return operator(real, lambda x, src, group: torch.empty_like(x))
+
+
+def root_0_and_its_own_strides():
+    def real(x, src, group):
+        y = x.clone()
+        dist.broadcast(y, group=group_of(group), group_src=0)
+        return y
+
+    return operator(real, lambda x, src, group: torch.empty_like(x))
+
+
 def fixed_shape():
     return operator(fake=lambda x, src, group: x.new_empty(2, 3))
 
@@ -253,6 +273,8 @@ TRACEABLE = {
     drops_what_came: "nothing has come from the root",
     always_from_rank_0: "for each call anew",
     always_all_ranks: "is it the group that was given",
+    all_ranks_and_its_own_strides: "is it the group that was given",
+    root_0_and_its_own_strides: "for each call anew",
     keeps_the_strides: "strides may differ by rank",
     transposed_strides: "shape, strides and dtype",
     on_the_cpu: "the device, too",
