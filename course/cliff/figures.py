@@ -53,7 +53,7 @@ def tries(tried: Sequence[Any], label: str = "host only") -> str:
     apart = [k for k in tried[-1].values if len({str(one.values[k]) for one in tried}) > 1] or [
         *tried[-1].values
     ]
-    names = [", ".join(f"{k.replace('_', ' ')}: {one.values[k]}" for k in apart) for one in tried]
+    names = [", ".join(_named(k, one.values[k]) for k in apart) for one in tried]
     rows = []
     for name, one in zip(names, tried, strict=True):
         record, verdict = one.result
@@ -67,6 +67,13 @@ def tries(tried: Sequence[Any], label: str = "host only") -> str:
     return (
         _table(heads, rows) + pictures.as_html(strips) + pictures.fold(f"The source of: {names[-1]}", source)
     )
+
+
+def _named(control: str, value: Any) -> str:
+    """A control's value in words, which a title can hold."""
+    if control == "blocks_that_hide":
+        return f"a model with {value} hiding block{'' if value == 1 else 's'}"
+    return f"{control.replace('_', ' ')} {value}"
 
 
 def verdict_table(rows: Sequence[tuple[str, ...]], heads: Sequence[str], verdicts: Sequence[Any]) -> str:
@@ -195,7 +202,7 @@ def over_sizes(verdicts: pd.DataFrame, label: str = "") -> Figure:
     verdicts = need(verdicts, ["size", "pair", "ratio", "low", "high"], "verdicts")
     sheet = Sheet()
     sheet.title(
-        "A break matters where a forward is short",
+        "Hidden beside eager and functional, by size",
         "Ratio of the times; bars: 99% interval of the median ratio. A bar that crosses 1 supports no conclusion.",
     )
     sizes = list(dict.fromkeys(verdicts["size"]))

@@ -25,13 +25,13 @@ SUM = 30.0  # of 10 and 20
 
 
 def waits(tries: Sequence[Any], label: str) -> Figure:
-    """Each rank's delay, and its all_reduce from the call to the sum; each result is {rank: (began, called, ended)}."""
+    """Each rank's delay, and its all_reduce, newest on top; each result is {rank: (began, called, ended)}."""
     notes, ends = [], []
-    for one in tries:
+    for one in reversed(tries):
         start = min(began for began, _, _ in one.result.values())
         for rank, times in one.result.items():
             began, called, ended = (at - start for at in times)
-            notes.append((one.name, rank, "compute", "delay", began, called))
+            notes.append((one.name, rank, "python", "delay", began, called))
             notes.append((one.name, rank, "wait", "all_reduce", called, ended))
             ends.append((one.name, rank, ended, f"{ended - called:.3f} s in all_reduce"))
     frames = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
@@ -39,12 +39,12 @@ def waits(tries: Sequence[Any], label: str) -> Figure:
 
 
 def owners(tries: Sequence[Any]) -> str:
-    """X, W and the partial sums in the colours of the ranks; each result is one dict a rank.
+    """X, W and the partial sums in the colours of the ranks, the newest try first; each result is one dict a rank.
 
     The keys: 'x' and 'w', this rank's parts; 'adds', 'returns'; 'one process'.
     """
     rows = []
-    for one in tries:
+    for one in reversed(tries):
         found = list(one.result.values())
         owner = [rank for rank, part in enumerate(found) for _ in part["w"]]
         right = found[0]["one process"]

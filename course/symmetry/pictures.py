@@ -39,9 +39,8 @@ def ends(tries: Sequence[Any]) -> str:
             frame = one.result[name].assign(drill=f"{_named(one)}: {one.result['ended']}")
             frame[times] -= began  # without the start of the process group
             frames[name].append(_traced(frame) if name == "notes" else frame)
-    figure = timelines(
-        *(pd.concat(found) for found in frames.values()), title="What each rank did, and how it ended"
-    )
+    notes, ended = (pd.concat(found) for found in frames.values())
+    figure = timelines(notes, ended, title="What each rank did, and how it ended")
     newest = tries[-1].result
     return f"{as_html(figure)}{_said(newest['said'])}{annotate(newest['source'])._repr_html_()}"
 
@@ -56,7 +55,7 @@ def calls(tries: Sequence[Any]) -> str:
         rows = []
         for rank, row in enumerate(one.result["rows"]):
             waits = next((i for i, (_, value, _) in enumerate(row) if value is None), None)
-            cells = [_met(*call, waits=i == waits) for i, call in enumerate(row)]
+            cells = [_met(text, value, right, i == waits) for i, (text, value, right) in enumerate(row)]
             rows.append([(f"rank {rank}", ""), *cells])
         check = f"{one.values['check']}, " if one.values.get("check", "none") != "none" else ""
         blocks.append(

@@ -29,6 +29,8 @@ LOSSES = "sum of the ranks' losses", "one, on every rank"
         (loss, form, compiled): multiples(form, compiled, loss)
         for loss in LOSSES for form in ("functional", "in place") for compiled in (False, True)
     },
+    "verdicts": [between("mm all_reduce_ mm mm wait_tensor mm"), between("mm all_reduce_ wait_tensor mm mm")]
+    + [read(multiples("in place", compiled, loss)) for loss in LOSSES for compiled in (False, True)],
 }
 """
 EDIT = "number in hide", "number in hide or dist.get_rank() == 0"
@@ -69,4 +71,5 @@ def test_it_runs_and_its_benches_show_what_it_says(tmp_path):
     warned = every["multiples"][total, "in place", False]
     assert warned.count("with a warning") == 2 and not warned.startswith("rank 0: 1×")
     assert every["multiples"][one, "in place", False].startswith("rank 0: 1× (with a warning); rank 1: 1× (")
+    assert every["verdicts"] == [2, 0, "less than 1×", "1×", "1×", "2×"]
     assert lanes == [16, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +47,16 @@ def _drawn() -> tuple[list[Any], list[Any]]:
     return weights, [x, x.transpose(0, 1), tokens, one]
 
 
-def _made(attempt: Attempt, weights: list[Any]) -> Any:
+def _made(attempt: Attempt, weights: list[Any]) -> tuple[Any, bool]:
+    """The layer, None if it is no module, and whether a matrix that it was given is still held, say by a closure."""
     me = here()
-    made = attempt(*(weight.clone() for weight in weights), me.rank, me.world_size)
-    return with_own_code(made.to(me.device)) if isinstance(made, torch.nn.Module) else None
+    given = [weight.clone() for weight in weights]
+    alive = [weakref.ref(weight) for weight in given]
+    made = attempt(*given, me.rank, me.world_size)
+    del given
+    gc.collect()
+    kept = any(one() is not None for one in alive)
+    return with_own_code(made.to(me.device)) if isinstance(made, torch.nn.Module) else None, kept
 
 
 def _inside(value: Any) -> list[Any]:
@@ -62,7 +70,8 @@ def _inside(value: Any) -> list[Any]:
 def _eager(attempt: Attempt) -> Any:
     """On a rank: the attempt beside the whole layer, in eager, and what it keeps."""
     weights, inputs = _drawn()
-    if (made := _made(attempt, weights)) is None:
+    made, whole_kept = _made(attempt, weights)
+    if made is None:
         return seen(
             "it is no nn.Module", {"derive the class from nn.Module, so that its weights are found": True}
         )
@@ -80,13 +89,13 @@ def _eager(attempt: Attempt) -> Any:
     others = [t for m in made.modules() for t in _inside(vars(m))]
     kept, every = (sum(t.numel() for t in some) for some in (tensors, weights))
     mistakes = {
-        f"a rank keeps one part in {size} of each matrix, as parameters: no more, and no less": kept * size
+        f"a rank keeps one part in {size} of each matrix, as parameters or buffers: no more, and no less": kept
+        * size
         != every,
-        "beside its shares the layer needs no tensor: let the whole matrices go": any(
-            t.untyped_storage().data_ptr() not in memory for t in others
-        ),
         "a chunk is a view, and keeps the whole matrix in memory": sum(memory.values())
         > sum(t.nbytes for t in tensors),
+        "beside its shares the layer needs no tensor: let the whole matrices go": whole_kept
+        or any(t.untyped_storage().data_ptr() not in memory for t in others),
         NO_NUMBERS: not finite,
         "each rank has a part of every sum: add the parts up over the ranks": not error <= CLOSE
         and calls == {0},
@@ -102,7 +111,7 @@ def _eager(attempt: Attempt) -> Any:
 def _compiled(attempt: Attempt) -> Any:
     """On a rank: what is compiled of the attempt. Counts are per forward."""
     weights, (x, *_) = _drawn()
-    compiled = torch.compile(_made(attempt, weights))
+    compiled = torch.compile(_made(attempt, weights)[0])
     with torch.no_grad():
         compiled(x.clone())
         with record() as rec, rec.forward():

@@ -41,11 +41,16 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
 
 
 def _inputs() -> list[Any]:
-    """The ranks differ, and halve at other steps: with the last input, two ranks do at the last step."""
+    """The ranks differ, and halve at other steps: with the last input, two ranks do at the last step.
+
+    One is exactly at 6 after a step, one at 5.97, and one is far below zero: none of these is above 6.
+    """
     me = here()
     rows = [torch.arange(4.0) * scale + me.rank for scale in (1.0, 2.5, 3.25)]
     drawn = torch.rand(3, 5, generator=torch.Generator().manual_seed(me.rank), dtype=torch.float64)
-    return [x.to(me.device) for x in (rows[0], rows[1].flip(0), 9 * drawn.t(), rows[2])]
+    first = 1.0 if me.rank == 0 else 0.0
+    edges = [first * torch.tensor([top, 1.0, 0.0, 0.0]) for top in (10.0, 9.94, -40.0)]
+    return [x.to(me.device) for x in (rows[0], rows[1].flip(0), 9 * drawn.t(), *edges, rows[2])]
 
 
 def _eager(attempt: Attempt) -> Any:

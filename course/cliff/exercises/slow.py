@@ -44,7 +44,7 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     }
     judge_by([seen(f"it says rank {rank}, line {line}, {regions} regions a forward", mistakes)], say)
     hint = "the fix is Python that takes the place of the line"
-    judge_by(on_ranks(ranks, _look, str(found["fix"]), hint=hint), say)
+    judge_by(on_ranks(ranks, _look, str(found["fix"]), hint=hint), say, of=-1)  # the last one watches
 
 
 def _look(fix: str) -> Any:

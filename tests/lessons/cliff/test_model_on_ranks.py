@@ -134,3 +134,53 @@ def half():
 
 def test_half_precision_keeps_its_type_and_a_reduce_of_one_argument_will_do(ranks):
     same(ranks.run(half), rtol=0.05, atol=0.1)
+
+
+def with_an_entry(reduce, compiles):
+    """An MLP in Megatron's pattern, the same loss on every rank: its gradient over the right one, and warnings."""
+    import warnings
+
+    import torch.distributed as dist
+    import torch.nn.functional as F
+
+    class Entry(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            grad = grad.clone()
+            dist.all_reduce(grad)
+            return grad
+
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    up, down, x = torch.randn(12, 4), torch.randn(4, 12), torch.randn(3, 4)
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def whole(x):
+        return F.linear(F.gelu(F.linear(x, up)), down)
+
+    def mine(x):
+        hidden = F.gelu(F.linear(Entry.apply(x), up.chunk(size)[rank]))
+        return getattr(tp, reduce)(F.linear(hidden, down.chunk(size, 1)[rank]))
+
+    grads, said = [], []
+    for fn in (whole, torch.compile(mine, backend="aot_eager") if compiles else mine):
+        given = x.clone().requires_grad_()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fn(given).square().sum().backward()
+        grads.append(given.grad)
+        said = [
+            str(one.message) for one in caught if "autograd kernel was not registered" in str(one.message)
+        ]
+    return (grads[1] / grads[0]).median().item(), len(said)
+
+
+def test_compiling_a_plain_call_spoils_a_gradient_that_the_layers_entry_adds_up(three):
+    for reduce, compiles, ratio in (("inplace", False, 1), ("disabled", True, 1), ("inplace", True, 3)):
+        for found, warned in three.run(with_an_entry, reduce, compiles).values():
+            assert found == pytest.approx(ratio, rel=1e-3), reduce
+            assert bool(warned) == (ratio == 1)  # a call in eager says that autograd does not know it

@@ -157,6 +157,12 @@ class KeepsTheWhole(Layer):
         self.all = {"gate": gate, "rest": [up, down]}
 
 
+class KeepsTheWholeInAClosure(Layer):
+    def __init__(self, gate, up, down, rank, world_size):
+        super().__init__(gate, up, down, rank, world_size)
+        self.whole = lambda: (gate, up, down)
+
+
 class ThreeDimensions(Layer):
     def forward(self, x):
         batch, tokens, dim = x.shape
@@ -192,6 +198,7 @@ LAYER = {
     DropsTheResult: "use what the all-reduce returns",
     OnlyInEager: "use what the all-reduce returns",
     KeepsTheWhole: "let the whole matrices go",
+    KeepsTheWholeInAClosure: "let the whole matrices go",
     ThreeDimensions: "x of shape (..., dim)",
     NoNumbers: "NaN or infinite",
     Views: "a chunk is a view",
@@ -254,6 +261,27 @@ def each_element(x):
     return x
 
 
+def also_at_six(x):
+    for _ in range(8):
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x.max() >= 6, x / 2, x)
+    return x
+
+
+def a_little_below_six(x):
+    for _ in range(8):
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x.max() > 5.95, x / 2, x)
+    return x
+
+
+def of_magnitudes(x):
+    for _ in range(8):
+        x = cliff.functional(x * 0.5) + 1
+        x = torch.where(x.abs().max() > 6, x / 2, x)
+    return x
+
+
 def without_collectives(x):
     for _ in range(8):
         x = x * 0.5 + 1
@@ -306,6 +334,9 @@ LOOP = {
     only_in_eager: "does it look at the mode?",
     on_its_argument: "it changes the tensor it is given",
     each_element: "not those of `damped`",
+    also_at_six: "not those of `damped`",
+    a_little_below_six: "not those of `damped`",
+    of_magnitudes: "not those of `damped`",
     without_collectives: "in each of the 8 steps",
     no_return: "the caller goes on with",
     no_numbers: "NaN or infinite",

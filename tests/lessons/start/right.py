@@ -26,6 +26,21 @@ def gathers_objects(value, device):
     return max(values)
 
 
+def reduces_and_broadcasts(value, device):
+    x = torch.tensor(value, device=device)
+    dist.reduce(x, 0, op=dist.ReduceOp.MAX)
+    dist.broadcast(x, 0)
+    return x.item()
+
+
+def gathers_and_broadcasts_objects(value, device):
+    values = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, values)
+    box = [max(values) if values else None]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
 def broadcasts_each(value, device):
     values = []
     for rank in range(dist.get_world_size()):
@@ -80,6 +95,14 @@ def gathers_parts(compile):
 
 
 RIGHT = {
-    "start.largest": (waits, gathers, gathers_objects, broadcasts_each, smallest_of_negatives),
+    "start.largest": (
+        waits,
+        gathers,
+        gathers_objects,
+        reduces_and_broadcasts,
+        gathers_and_broadcasts_objects,
+        broadcasts_each,
+        smallest_of_negatives,
+    ),
     "start.one_graph": (reorders_the_print, prints_after, is_functional, gathers_parts),
 }

@@ -84,7 +84,7 @@ WHERE = {
     "assert y.isfinite().all()": (layers.ENDS[0], layers.ENDS[0]),
     # of the reader's own
     "if dist.get_rank() == 1: print('hello')": (layers.ENDS[2], layers.ENDS[2]),
-    "work = dist.all_reduce(y, async_op=True)": (layers.ENDS[3], layers.ENDS[3]),
+    "dist.all_reduce(y, async_op=True).wait()": (layers.ENDS[3], layers.ENDS[3]),
     "print('a')\nprint('b')": (layers.ENDS[3], layers.ENDS[3]),
 }
 

@@ -52,7 +52,9 @@ def disagree(ops, size):
     return x.tolist()
 
 
-@pytest.mark.parametrize(("size", "first"), [(1, 1), (2, 2), (3, 2), (5, 4), (4096, 2048)])
+@pytest.mark.parametrize(
+    ("size", "first"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 4), (6, 4), (8, 4), (4096, 2048)]
+)
 @pytest.mark.parametrize(("ops", "pieces"), [(("SUM", "MAX"), (30.0, 20.0)), (("MIN", "SUM"), (10.0, 30.0))])
 def test_of_two_ranks_each_reduces_a_piece_with_its_own_operation(ranks, size, first, ops, pieces):
     right = [pieces[0]] * first + [pieces[1]] * (size - first)

@@ -30,7 +30,7 @@ def its_own(value, device):
 
 def from_the_number_of_ranks(value, device):
     dist.all_reduce(torch.ones(1, device=device))
-    return 4.0 * (dist.get_world_size() - 1) - 10.0
+    return 4.0 * (dist.get_world_size() - 1) - 10.25
 
 
 def from_the_last_rank(value, device):
@@ -66,6 +66,18 @@ def smallest(value, device):
     return x.item()
 
 
+def in_half_precision(value, device):
+    x = torch.tensor(value, device=device, dtype=torch.float16)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+def gathered_on_one(value, device):
+    values = [torch.zeros(1, device=device) for _ in range(dist.get_world_size())]
+    dist.gather(torch.tensor([value], device=device), values if dist.get_rank() == 0 else None, dst=0)
+    return max(one.item() for one in values)
+
+
 def nothing(value, device):
     summed(value, device)
 
@@ -75,12 +87,14 @@ LARGEST = {
     reduced_to_one: "promises its result to one rank",
     does_not_wait: "is under way until wait()",
     its_own: "knows its own value only",
-    from_the_number_of_ranks: "the largest of -10.5, -6.5 is -6.5",
-    from_the_last_rank: "the largest of -6.5, -10.5 is -6.5",
+    from_the_number_of_ranks: "the largest of -1000.25, -996.25 is -996.25",
+    from_the_last_rank: "the largest of -996.25, -1000.25 is -996.25",
     of_two_ranks: "on 2 ranks it is right, on three it is wrong",
-    above_zero: "the largest of -10.5, -6.5 is -6.5",
+    above_zero: "the largest of -1000.25, -996.25 is -996.25",
     a_tensor: ".item() makes it a number",
-    smallest: "the largest of -10.5, -6.5 is -6.5",
+    smallest: "the largest of -1000.25, -996.25 is -996.25",
+    in_half_precision: "rounded on its way",
+    gathered_on_one: "promises its result to one rank",
     nothing: "say what you want back with return",
 }
 
@@ -227,6 +241,38 @@ def its_own_compile(compile):
     return torch.compile(repaired, backend="eager")
 
 
+def only_the_matmul(compile):
+    product = compile(lambda x, w: x @ w)
+
+    def layer(x, w):
+        y = product(x, w)
+        dist.all_reduce(y)
+        return torch.relu(y)
+
+    return with_message(layer)
+
+
+def only_relu(compile):
+    relu = compile(torch.relu)
+
+    def layer(x, w):
+        y = x @ w
+        dist.all_reduce(y)
+        return relu(y)
+
+    return with_message(layer)
+
+
+def something_else(compile):
+    shift = compile(lambda x, w: (x + 1, w + 1))
+
+    def layer(x, w):
+        shift(x, w)
+        return repaired(x, w)
+
+    return with_message(layer)
+
+
 def other_operators(compile):
     def layer(x, w):
         y = x @ w
@@ -285,6 +331,9 @@ ONE_GRAPH = {
     two_sums_halved: "on three it is wrong",
     hidden: "compile with the given compile",
     its_own_compile: "compile with the given compile",
+    only_the_matmul: "only a part of the layer",
+    only_relu: "only a part of the layer",
+    something_else: "only a part of the layer",
     other_operators: "let no operator depend on the rank",
     empties_the_weight: "relu of the sum over ranks",
     keeps_the_first_result: "relu of the sum over ranks",
