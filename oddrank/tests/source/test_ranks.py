@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -213,3 +216,30 @@ def test_cells_of_a_notebook_are_annotated_in_the_kernel_and_from_its_trace(tmp_
     rows = [[(row.number, row.text) for row in one.listing.sections[0].rows] for one in (quoted, whole)]
     assert rows[0] == [(7, "y = x.sin()"), (8, "print(end='')"), (9, "return y.cos()")]
     assert rows[1][0] == (5, "@torch.compile(backend='eager')") and len(rows[1]) == 5
+
+
+def test_a_hook_of_a_backward_and_a_trace_that_was_cut_off(tmp_path):
+    """A hook is traced with the forward; half a trace has what came before, and says that a compile did not end."""
+    from oddrank.record import read
+
+    program = tmp_path / "hooked.py"
+    program.write_text(
+        "import torch\n\ndef step(x):\n    y = x * 2\n    y.register_hook(lambda g: g * 3)\n"
+        "    return y.sin().sum()\n\n"
+        "f = torch.compile(step, backend='aot_eager')\nx = torch.ones(3, requires_grad=True)\nf(x).backward()\n"
+        "assert torch.allclose(x.grad, 6 * torch.cos(2 * torch.ones(3)))\n"
+    )
+    traces = tmp_path / "traces"
+    done = subprocess.run(
+        [sys.executable, str(program)], env={**os.environ, "TORCH_TRACE": str(traces)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    (section,) = (s for s in annotate(read(traces)).listing.sections if s.name == "step")
+    held = {row.text.strip() for row in section.rows if row.cells[0].graphs}
+    assert {"y = x * 2", "return y.sin().sum()"} <= held and not any(section.breaks)
+    (log,) = traces.glob("*.log")
+    text = log.read_bytes()
+    cut = text.index(b"dynamo_output_graph") if b"dynamo_output_graph" in text else len(text) // 2
+    log.write_bytes(text[: cut + 40])
+    (section,) = (s for s in annotate(read(traces)).listing.sections if s.name == "step")
+    assert "unfinished" in {note.kind for row in section.rows for note in row.notes}

@@ -406,7 +406,7 @@ class Tables:
 
     @property
     def counts(self) -> Table[Count]:
-        """What each rank compiled and ran, added up. This is the one place that counts an executed break.
+        """What each rank compiled and ran, added up. An executed break is one of `Compile.executed_breaks`.
 
         Runs come from the profiler's names of regions alone. Code whose compile ended in a break meets that break
         whenever it runs, so the executed breaks are the runs of those compiles. A break in a function that was inlined

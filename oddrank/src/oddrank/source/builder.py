@@ -439,7 +439,7 @@ class Builder:
                         add(rank, Note("shape", f"{m.name}: {m.text}", hints=m.hints))
                 elif m.kind != "cause" or m.name not in done:
                     done.add(m.name)
-                    ran_it = c.runs if m.kind == "break" else 0
+                    ran_it = c.executed_breaks if m.kind == "break" else 0
                     add(rank, self._note(m), self.each(rank, ran_it or 0) or 0)
             if recompiles:
                 add(rank, again(recompiles))

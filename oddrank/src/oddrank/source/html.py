@@ -69,7 +69,7 @@ def fragment(listing: Listing, title: str = "") -> str:
     if not mine:
         parts.append("<p>Nothing was compiled.</p>")
     if len(mine) > 4:
-        parts.append(pen.index([*shown, *folded]))
+        parts.append(pen.index(shown or folded))
     parts += [pen.section(one) for one in shown]
     parts.append(pen.fold(folded, "that compiled whole"))
     parts.append(pen.fold(theirs, "of libraries"))
