@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from course.shared.capture import Capture
-from labkit.torch_compat import dynamo_reset
+from labkit.torch_compat import code_of, dynamo_reset, refusals
 
 __all__ = ["look", "short"]
 
@@ -32,19 +32,17 @@ def look(program: Callable[..., Any], x: torch.Tensor) -> dict[str, Any]:
     >>> seen["edges"]
     [('arg0_1', []), ('mul', ['arg0_1']), ('add', ['mul']), ('output', ['add'])]
     """
-    from torch._inductor.utils import run_and_get_code
-
     seen = Capture(aot=True)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Dynamo says some refusals twice, and torch renames some calls
         dynamo_reset()
         try:
             torch.compile(program, backend=seen, fullgraph=True)(x)
-        except torch._dynamo.exc.Unsupported as error:
+        except refusals() as error:
             why = "\n".join(line.strip() for line in str(error).splitlines()[:2])
             return {"why": short(why), "edges": [], "calls": []}
         dynamo_reset()
-        _, (code, *_) = run_and_get_code(torch.compile(program, fullgraph=True), x)
+        code, *_ = code_of(torch.compile(program, fullgraph=True), x)
     edges = [(node.name, [*map(str, node.all_input_nodes)]) for node in seen.forward[0].graph.nodes]
     body = code[code.index("def call(") : code.index("return (")]
     return {"why": "", "edges": edges, "calls": CALL.findall(body)}

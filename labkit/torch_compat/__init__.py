@@ -47,9 +47,11 @@ from labkit.torch_compat.cold import (
 from labkit.torch_compat.compiler import (
     COMPILER,
     PRELOAD,
+    code_of,
     fake_tensors,
     is_fake,
     patched,
+    refusals,
     settings_kept,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective

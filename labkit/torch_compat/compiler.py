@@ -29,6 +29,16 @@ def fake_tensors() -> Any:
     return require("torch._subclasses.fake_tensor.FakeTensorMode")(allow_non_fake_inputs=True)
 
 
+def refusals() -> Any:
+    """Give the error with which Dynamo refuses a program under `fullgraph=True`, to be caught."""
+    return require("torch._dynamo.exc.Unsupported")
+
+
+def code_of(compiled: Any, *args: Any) -> list[str]:
+    """Call compiled code, and return what Inductor wrote for it, the forward first; caches keep their code."""
+    return list(require("torch._inductor.utils.run_and_get_code")(compiled, *args)[1])
+
+
 def patched(dotted: str, **values: Any) -> Any:
     """Give a context with other settings of the compiler, such as `patched("inductor.config", max_autotune=True)`."""
     if not values:
