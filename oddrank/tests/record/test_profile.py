@@ -60,6 +60,29 @@ def test_a_clock_set_back_by_more_than_the_record_is_said(monkeypatch):
     assert rec.notes == []
 
 
+def test_two_clocks_are_compared_where_nothing_came_between_them(monkeypatch):
+    """A busy machine may set a process aside between reading one clock and the other."""
+    from oddrank.record import collectives
+
+    class Clocks:
+        """The system's clock is 10**18 ns ahead; a reading takes 100 ns, and most are followed by a pause of 5 ms."""
+
+        now, pauses = 0, 0
+
+        def monotonic_ns(self):
+            self.now += 100
+            return self.now
+
+        def time_ns(self):
+            told = self.monotonic_ns() + 10**18
+            self.pauses += 1
+            self.now += 5_000_000 * (self.pauses != 4)
+            return told
+
+    monkeypatch.setattr(collectives, "time", Clocks())
+    assert abs(collectives._epoch() - 10**18) < collectives.SLACK_NS
+
+
 def test_shapes_are_kept_when_asked_for():
     profile = Profile(shapes=True)
     profile.start()

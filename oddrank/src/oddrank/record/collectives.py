@@ -59,8 +59,8 @@ class Calls:
 
     @functools.cached_property
     def _calls(self) -> list[Call]:
-        epoch = time.time_ns() - time.monotonic_ns()
         entries = torch_names.flight_record() if self._groups else []
+        epoch = _epoch() if entries else 0
         return [_call(entry, epoch, self._groups) for entry in entries]
 
     @functools.cached_property
@@ -76,6 +76,19 @@ class Calls:
         if near and start - SLACK_NS <= self._times[near[0]] <= end + SLACK_NS:
             return self._calls[near[0]]
         return Call(group=next(iter(self._groups.values()))) if len(self._groups) == 1 else Call()
+
+
+def _epoch() -> int:
+    """By how many ns the system's clock, which the flight recorder has, is ahead of the monotonic one.
+
+    The quickest of a few readings counts: a busy machine sets a process aside between the two clocks, for longer than
+    `SLACK_NS`, and then no call would be found.
+    """
+    readings = []
+    for _ in range(8):
+        before, now, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        readings.append((after - before, now - (before + after) // 2))
+    return min(readings)[1]
 
 
 def _call(entry: Mapping[str, Any], epoch: int, groups: Mapping[str, str]) -> Call:
