@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["document", "escape", "table"]
+__all__ = ["SOURCE_STYLE", "document", "escape", "table"]
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#222;--paper:#fff;--quiet:#666;--line:#ddd;--shade:#f7f7f7;--link:#0072B2}
@@ -22,6 +22,11 @@ th{border-bottom:1px solid var(--quiet)}.n{text-align:right;font-variant-numeric
 img{max-width:100%;background:#fff;border-radius:4px}pre{white-space:pre-wrap;background:var(--shade);padding:8px}
 ol.first li{margin-bottom:10px}code{font-size:13px}summary{cursor:pointer}.diff{color:#222;background:#fff;padding:8px}
 """
+# the annotated source has a look of its own; on these pages it stands on their paper
+SOURCE_STYLE = (
+    "<style>body .oddrank{margin:8px 0}@media(prefers-color-scheme:dark){body .oddrank{--paper:#181818;--soft:#262626}}"
+    "</style>"
+)
 MOST = 60  # rows of a table; the data have all
 
 

@@ -7,24 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from oddrank.places import is_library, rewrite
+from oddrank.places import is_library
 from oddrank.record import Line, Mark, Table, Tables, read
 from oddrank.record.source import Sources
 from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
 
 from labkit.look import rows
+from labkit.page import SOURCE_STYLE
 
 __all__ = ["TYPES", "annotated", "of_traces", "parts", "recorded", "texts"]
 
 TYPES = {"rank": "int64", "file": "str", "line": "int64", "text": "str"}
 WHOLE = 0  # in place of a line: the text is that of the whole file
 HEADING = "<h2>The source, and what each rank did at each line</h2>"
-# the picture has a look of its own; on these pages it stands on the page's paper
-STYLE = (
-    "<style>body .oddrank{margin:8px 0}@media(prefers-color-scheme:dark){body .oddrank{--paper:#181818;--soft:#262626}}"
-    "</style>"
-)
 MOST_TEXT = 512 << 10  # characters of a file, and lines that torch quotes of others
 
 
@@ -68,7 +64,7 @@ def texts(found: Tables, sources: Sources) -> pd.DataFrame:
 
 def parts(drawn: AnnotatedSource | None) -> list[str]:
     """The source as parts of a page; none for None."""
-    return [HEADING, STYLE, drawn._repr_html_()] if drawn else []
+    return [HEADING, SOURCE_STYLE, drawn._repr_html_()] if drawn else []
 
 
 def annotated(lines: Tables, kept: pd.DataFrame) -> AnnotatedSource:
@@ -81,15 +77,11 @@ def annotated(lines: Tables, kept: pd.DataFrame) -> AnnotatedSource:
     each = list(zip(kept["file"], kept["line"], kept["text"], strict=True))
     whole = {file: text for file, line, text in reversed(each) if line == WHOLE}
     quoted = Table(Line, (Line(*one) for one in dict.fromkeys(each) if one[1] != WHOLE))
-    marks = Table(Mark, (mark if mark.kind in rows.LEFT_OUT else _short(mark) for mark in lines.marks))
+    marks = Table(
+        Mark, (mark if mark.kind in rows.LEFT_OUT else mark.without_paths() for mark in lines.marks)
+    )
     drawn = replace(lines, marks=marks, code=quoted)
     return AnnotatedSource(listing(drawn, libraries=True, sources=_Kept(whole)))
-
-
-def _short(mark: Mark) -> Mark:
-    """A fact without full paths, as torch's sentences have them."""
-    hints = tuple(map(rewrite, mark.hints))
-    return replace(mark, name=rewrite(mark.name), text=rewrite(mark.text), hints=hints)
 
 
 def recorded(tables: Mapping[str, pd.DataFrame], torch: str = "") -> AnnotatedSource | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from oddrank.places import is_library, rewrite
+from oddrank.places import is_library
 from oddrank.record import Mark, Table, Tables, merge
 from oddrank.record.compiles import Compiles, Parsed
 from oddrank.record.source import Sources
@@ -15,6 +15,7 @@ from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
 from oddrank.source.listing import Listing, Section
 
+from labkit.page import SOURCE_STYLE
 from labkit.postmortem.material import Material
 
 __all__ = ["Shown", "annotated", "shown", "unfinished"]
@@ -25,11 +26,6 @@ MOST_OPEN = 4  # functions that were being compiled
 MOST_FUNCTIONS = 500
 MOST_HTML = 16 << 20  # characters
 MOST_LINES, MOST_WIDE = 30, 200  # of the terminal
-# on this page it stands on the page's paper
-STYLE = (
-    "<style>body .oddrank{margin:8px 0}@media(prefers-color-scheme:dark){body .oddrank{--paper:#181818;--soft:#262626}}"
-    "</style>"
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def shown(material: Material, places: Mapping[str, Path]) -> Shown:
         "<h2>The source, and what each rank compiled of it</h2>",
         f"<details>{said}{_html(whole)}</details>",
     ]
-    return Shown(text, (STYLE, *parts))
+    return Shown(text, (SOURCE_STYLE, *parts))
 
 
 def _html(source: AnnotatedSource) -> str:
@@ -107,7 +103,9 @@ def annotated(material: Material, places: Mapping[str, Path]) -> AnnotatedSource
     if not parts:
         return None
     made = merge(dict(sorted(parts.items())))
-    made.marks = Table(Mark, map(_short, made.marks))
+    made.marks = Table(
+        Mark, (mark if mark.kind in ("op", "kernel") else mark.without_paths() for mark in made.marks)
+    )
     made.notes = [*notes, *made.notes]
     found = listing(made, libraries=True, sources=sources)
     if (more := len(found.sections) - MOST_FUNCTIONS) > 0:
@@ -115,14 +113,6 @@ def annotated(material: Material, places: Mapping[str, Path]) -> AnnotatedSource
         del found.sections[MOST_FUNCTIONS:]
         found.notes.append(f"{more} more functions are not shown")
     return AnnotatedSource(found)
-
-
-def _short(mark: Mark) -> Mark:
-    """A fact without full paths, as torch's sentences have them."""
-    if mark.kind in ("op", "kernel"):
-        return mark
-    hints = tuple(map(rewrite, mark.hints))
-    return replace(mark, name=rewrite(mark.name), text=rewrite(mark.text), hints=hints)
 
 
 def unfinished(source: AnnotatedSource) -> AnnotatedSource | None:

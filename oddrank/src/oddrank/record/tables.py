@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
-from oddrank.places import is_library, place
+from oddrank.places import is_library, place, rewrite
 
 __all__ = ["Collective", "Compile", "Count", "Line", "Mark", "Range", "Segment", "Table", "Tables", "merge"]
 
@@ -139,6 +139,11 @@ class Mark:
     def place(self) -> str:
         """Its line in words: 'model.py:12 (Block.forward)'."""
         return place(self.file, self.line, self.func)
+
+    def without_paths(self) -> Mark:
+        """The same without full paths in torch's sentences: fit for a report that leaves the machine."""
+        hints = tuple(map(rewrite, self.hints))
+        return replace(self, name=rewrite(self.name), text=rewrite(self.text), hints=hints)
 
     @property
     def cause(self) -> tuple[str, int, str]:

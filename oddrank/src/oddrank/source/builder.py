@@ -94,6 +94,8 @@ class _Ranks:
 
 
 class Builder:
+    """Works out the annotated source of one run; `LaneBlocks` asks it what is alike on all ranks."""
+
     def __init__(self, tables: Tables, shapes: bool, libraries: bool, sources: Sources) -> None:
         self.tables, self.shapes, self.sources = tables, shapes, sources
         self.ranks = tables.ranks
@@ -489,20 +491,17 @@ class Builder:
         if m.text and m.name not in (words, m.text) and m.text != said:
             said = f"{m.name}. {said}"
         page = _PAGE.search(m.report)
-        return Note(m.kind, cut(words) + where, "", "", said, hints, page[0] if page else "", m.exact)
+        link = page[0] if page else ""
+        return Note(m.kind, cut(words) + where, explanation=said, hints=hints, link=link, exact=m.exact)
 
     def _unseen(self, row: Row, lanes: Sequence[Lane]) -> list[Note]:
         """That a rank runs in eager what is a collective in another one's graph: a trace does not record that."""
-        ranks = [
-            r
-            for lane, c in zip(lanes, row.cells, strict=True)
-            if c.eager or (c.ends and not c.block)
-            for r in lane.ranks
-        ]
-        called = any(note.kind == "collective" and note.who for note in row.notes)
-        if not ranks or not called or self.tables.collectives:
+        if self.tables.collectives or not any(n.kind == "collective" and n.who for n in row.notes):
             return []
-        return [Note("collective", "in eager, if at all: a trace does not record that", self.said.who(ranks))]
+        eager = [c.eager or (c.ends and not c.block) for c in row.cells]
+        ranks = [r for lane, is_eager in zip(lanes, eager, strict=True) if is_eager for r in lane.ranks]
+        said = "in eager, if at all: a trace does not record that"
+        return [Note("collective", said, self.said.who(ranks))] if ranks else []
 
     def _inlined(self, lanes: Sequence[LaneBlocks]) -> list[Note]:
         """Into which functions' graphs this one was traced, by the ranks that agree on it."""

@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from oddrank.source.listing import MOST_LANES, Cell, Listing, Note, Row, Section, number
-from oddrank.source.text import SIGNS, WORDS
+from oddrank.source.text import SIGNS, sentence
 
 __all__ = ["fragment", "page"]
 
 MOST_OPEN = 8  # functions; with more, those without anything to say are folded
-_FOLDED = 9  # lines without anything in a row that are left out
 _HUES = ("#0068a8", "#127f69", "#9b3f93", "#5f6b76")  # as in style.css
 _INK = {
     "collective": "#0a7ac4",
@@ -180,7 +179,7 @@ class _Pen:
                 c = row.cells[k]
                 hue = _CUT if c.ends or c.error else _HUES[_hue(c.block)] if c.block else "transparent"
                 hue = "#c8cdd2" if c.eager and not c.ends else hue
-                hue = "transparent" if c.block == "…" or (c.inlined and len(c.graphs) > 1) else hue
+                hue = "transparent" if c.several else hue
                 stops.append(f"{hue} {100 * i / n:.1f}%,{hue} {100 * (i + 1) / n:.1f}%")
             made.append(f'<i style="background:linear-gradient(90deg,{",".join(stops)})"></i>')
         return f'<div class="map">{"".join(made)}</div>'
@@ -206,7 +205,7 @@ class _Pen:
         wide = [max(least, 7 * len(lane.head) + 10) for lane in one.lanes]
         told = [f"{lane.head} is {lane.said}" for lane in one.lanes if lane.said and len(lane.said) < 90]
         told += [f"more than {MOST_LANES} kinds; not drawn: ranks {one.left_out}"] if one.left_out else []
-        base = min((len(r.text) - len(r.text.lstrip()) for r in one.rows if r.text.strip()), default=0)
+        base = one.indent
         code = min(84, max([30, *(len(r.text) - base + 3 for r in one.rows if r.notes)]))
         columns = "".join(
             f'<col style="width:{w}px">'
@@ -222,28 +221,19 @@ class _Pen:
             "</tr></thead><tbody>"
         ]
         painted = _painted([row.text[base:].rstrip() for row in one.rows])
-        n = 0
-        while n < len(one.rows):
-            end = n
-            while end < len(one.rows) and one.rows[end].quiet:
-                end += 1
-            if end - n > _FOLDED and n:
-                made.append(self.row(one.rows[n], painted[n], base))
-                lanes = "".join(_lane(c) for c in one.rows[n + 1].cells)
-                made.append(
-                    f'<tr class="gap"><td class="n">⋮</td>{lanes}<td class="c">{end - n - 2} lines</td></tr>'
-                )
-                made.append(self.row(one.rows[end - 1], painted[end - 1], base))
-                n = end
-                continue
-            made.append(self.row(one.rows[n], painted[n], base))
-            n += 1
+        after = 0  # the row that a gap begins with
+        for n, row in one.folded():
+            if row is None:
+                lanes = "".join(_lane(c) for c in one.rows[after].cells)
+                made.append(f'<tr class="gap"><td class="n">⋮</td>{lanes}<td class="c">{n} lines</td></tr>')
+            else:
+                made.append(self.row(row, painted[n], base))
+                after = n + 1
         return "".join(made) + "</tbody></table></section>"
 
     def row(self, row: Row, painted: str, base: int) -> str:
         broken = any(note.kind in ("break", "gave-up", "error", "unfinished") for note in row.notes)
-        bright = row.notes or any(c.graphs for c in row.cells)
-        indent = max(len(row.text) - len(row.text.lstrip()) - base, 0)
+        indent = max(row.indent - base, 0)
         notes = f'<div class="notes">{"".join(_note(note) for note in row.notes)}</div>' if row.notes else ""
         body = f"<pre>{painted or ' '}</pre>{notes}"
         body = f'<div class="r{"" if notes else " bare"}" style="--in:{indent}">{body}</div>'
@@ -256,7 +246,7 @@ class _Pen:
         return (
             f'<tr{f" class={_quoted(kind)}" if kind else ""}{tint}><td class="n">{sign}{row.number or ""}</td>'
             f"{''.join(_lane(c) for c in row.cells)}"
-            f'<td class="c{"" if bright else " dim"}" style="text-align:left">{body}</td></tr>'
+            f'<td class="c{"" if row.bright else " dim"}" style="text-align:left">{body}</td></tr>'
         )
 
 
@@ -273,7 +263,6 @@ def _lane(c: Cell) -> str:
     kinds, inside, style = ["l"], "", ""
     if c.block:
         hue = _hue(c.block)
-        several = c.inlined and (len(c.graphs) > 1 or c.block == "…")  # of no one colour
         red, green, blue = (int(_HUES[hue][i : i + 2], 16) for i in (1, 3, 5))
         pale = c.between or c.inlined
         style = (
@@ -286,7 +275,7 @@ def _lane(c: Cell) -> str:
             c.edge,
             "pale" * c.between,
             "hollow" * c.inlined,
-            "several" * several,
+            "several" * c.several,
             "split" * c.split,
             f"ends {c.cut}" * c.ends,
         ]
@@ -314,14 +303,10 @@ def _lane(c: Cell) -> str:
 
 
 def _note(note: Note) -> str:
-    head = WORDS.get(note.kind, "")
-    if note.runs and head:
-        head += f", {note.runs}"
-    said = ": ".join(filter(None, (head, _words(note.words if note.kind != "unfinished" else ""))))
-    said += f" · {note.runs}" if note.runs and not head else ""
     who = f"<em>{_escape(note.who)}</em> " if note.who else ""
     ink = _INK.get(note.kind, _CUT)
-    return f'<div class="note {note.kind}" style="color:{ink}"><i>{SIGNS[note.kind]}</i> {who}{said}</div>'
+    said = f"<i>{SIGNS[note.kind]}</i> {who}{sentence(note, _words)}"
+    return f'<div class="note {note.kind}" style="color:{ink}">{said}</div>'
 
 
 def _more(row: Row) -> str:

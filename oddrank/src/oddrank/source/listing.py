@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 MOST_LANES = 6  # of a function; the groups with most ranks are drawn
+FOLDED = 9  # rows in which nothing happens, one after the other; of more, two are drawn
 
 
 @dataclass(slots=True)
@@ -91,6 +92,11 @@ class Cell:
     only: str = ""
     runs: float | None = None
 
+    @property
+    def several(self) -> bool:
+        """Whether the line is inlined into several graphs, so that no one's colour is its own."""
+        return self.inlined and (len(self.graphs) > 1 or self.block == "…")
+
 
 @dataclass(slots=True)
 class Row:
@@ -113,6 +119,16 @@ class Row:
     operators: dict[str, dict[str, list[Operator]]] = field(default_factory=dict)
     differs: bool = False
     change: str = ""
+
+    @property
+    def indent(self) -> int:
+        """How many spaces the line begins with."""
+        return len(self.text) - len(self.text.lstrip())
+
+    @property
+    def bright(self) -> bool:
+        """Whether the line is more than a part of a block: it has a note, or an operator."""
+        return bool(self.notes) or any(c.graphs for c in self.cells)
 
     @property
     def quiet(self) -> bool:
@@ -171,6 +187,27 @@ class Section:
     eager_on: str = ""
     error: bool = False
     library: bool = False
+
+    @property
+    def indent(self) -> int:
+        """The indentation that all its lines have, which is not drawn."""
+        return min((row.indent for row in self.rows if row.text.strip()), default=0)
+
+    def folded(self) -> Iterator[tuple[int, Row | None]]:
+        """What is drawn, line by line: the number of a row and the row, or how many are left out and None. Of rows in
+        which nothing happens the first and the last stand for the others."""
+        n = 0
+        while n < len(self.rows):
+            end = n
+            while end < len(self.rows) and self.rows[end].quiet:
+                end += 1
+            yield n, self.rows[n]
+            if n and end - n > FOLDED:
+                yield end - n - 2, None
+                yield end - 1, self.rows[end - 1]
+                n = end
+            else:
+                n += 1
 
     @property
     def differs(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 
 from oddrank.source.listing import Cell, Listing, Note, Row, Section, number
 
-__all__ = ["SIGNS", "WORDS", "draw", "printable"]
+__all__ = ["SIGNS", "draw", "printable", "sentence"]
 
 SIGNS = {
     "break": "✂",
@@ -37,7 +38,6 @@ _BROKEN, _AGAIN, _CALL, _FAINT = "38;5;166", "38;5;172", "36", "2"
 _INK = {"collective": _CALL, "recompile": _AGAIN, "inlined": _FAINT, "split": _FAINT, "shape": _FAINT}
 _KEY = "┃A operators in graph A   │ in A, without one of its own   ⠿ inlined   ✂ graph ends   ┊ eager   ×2 a step"
 _NARROW = 60  # columns; a terminal with fewer is written as wide as this
-_FOLDED = 9  # lines without anything in a row that are left out
 
 
 def draw(listing: Listing, colour: bool = False, width: int = 118) -> str:
@@ -61,6 +61,23 @@ def draw(listing: Listing, colour: bool = False, width: int = 118) -> str:
         lines += ["", made.ink(_FAINT, f"{left} function{'s' * (left > 1)} of libraries not shown")]
     lines += [made.ink(_FAINT, f"note: {printable(note)}") for note in listing.notes]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def sentence(note: Note, shown: Callable[[str], str]) -> str:
+    """A note's kind, how often, and its words.
+
+    Args:
+        note: The note.
+        shown: Makes the words fit for where they stand.
+
+    >>> sentence(Note("break", "no", runs="2× a step"), str), sentence(Note("inlined", "into f"), str)
+    ('graph ends, 2× a step: no', 'into f')
+    """
+    head = WORDS.get(note.kind, "")
+    words = shown(note.words if note.kind != "unfinished" else "")
+    if not head:
+        return " · ".join(filter(None, (words, note.runs)))
+    return ": ".join(filter(None, (", ".join(filter(None, (head, note.runs))), words)))
 
 
 def printable(text: str) -> str:
@@ -101,32 +118,20 @@ class _Pen:
             told += [f"not drawn: ranks {one.left_out}"] if one.left_out else []
             heads = "".join(f"{lane.head:<{wide}}" for lane in one.lanes)
             lines.append(self.ink(_FAINT, f"  rank {heads}{'   '.join(told)}"))
-        base = min((len(r.text) - len(r.text.lstrip()) for r in one.rows if r.text.strip()), default=0)
-        n = 0
-        while n < len(one.rows):
-            end = n
-            while end < len(one.rows) and one.rows[end].quiet:
-                end += 1
-            if end - n > _FOLDED and n:
-                lines += self.row(one.rows[n], wide, base)
-                lines.append(self.ink(_FAINT, f"   ⋮   {end - n - 2} lines"))
-                lines += self.row(one.rows[end - 1], wide, base)
-                n = end
-                continue
-            lines += self.row(one.rows[n], wide, base)
-            n += 1
+        base = one.indent
+        for n, row in one.folded():
+            lines += [self.ink(_FAINT, f"   ⋮   {n} lines")] if row is None else self.row(row, wide, base)
         return lines
 
     def row(self, row: Row, wide: int, base: int) -> list[str]:
         lanes = "".join(self.cell(c, wide) for c in row.cells)
-        indent = max(len(row.text) - len(row.text.lstrip()) - base, 0)
+        indent = max(row.indent - base, 0)
         code = printable(row.text.rstrip()[base:] if row.text.strip() else "")
         code = code[: max(self.width - 8 - wide * len(row.cells), 20)]
         sign = row.change or ("≠" if row.differs else " ")
-        bright = row.notes or any(c.graphs for c in row.cells)
         lines = [
             self.ink(_FAINT, f"{row.number or '':>4}")
-            + f" {sign} {lanes}{code if bright else self.ink(_FAINT, code)}"
+            + f" {sign} {lanes}{code if row.bright else self.ink(_FAINT, code)}"
         ]
         pad = " " * min(7 + wide * len(row.cells) + indent, self.width // 2)
         for note in row.notes:
@@ -136,13 +141,8 @@ class _Pen:
         return lines
 
     def note(self, note: Note, at: int) -> list[str]:
-        head = WORDS.get(note.kind, "")
-        words = note.words if note.kind != "unfinished" else ""
         who = f"[{note.who}] " if note.who else ""
-        if note.runs and head:
-            head += f", {note.runs}"
-        said = f"{SIGNS[note.kind]} {who}{': '.join(filter(None, (head, printable(words))))}"
-        said += f" · {note.runs}" if note.runs and not head else ""
+        said = f"{SIGNS[note.kind]} {who}{sentence(note, printable)}"
         return textwrap.wrap(said, max(40, self.width - at), subsequent_indent="  ") or [said]
 
     @staticmethod
