@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from oddrank.source import annotate
 
+from course.shared.colour_key import colour_key
 from course.shared.timelines import ENDS, NOTES, timelines
 from labkit.views.style import Figure
 
@@ -68,7 +69,7 @@ def owners(tries: Sequence[Any]) -> str:
     most = max(len(one.result) for one in tries)
     key = {f"rank {rank}": OWNERS[rank] for rank in range(most)} | {"not as one process": WRONG}
     heads = ["", "X", "W", "each rank adds", "each rank returns", "one process"]
-    return _table(heads, rows) + _key(key)
+    return _table(heads, rows) + colour_key(key)
 
 
 def sources(tries: Sequence[Any]) -> str:
@@ -87,7 +88,7 @@ def pieces(tries: Sequence[Any]) -> str:
             colours = [[OWNERS[value != SUM] for value in row] for row in ranks]
             shown = _grid(ranks, colours, "rank {}: ")
         blocks.append(f"<p><b>{html.escape(one.name)}</b></p>{shown}")
-    return "".join(blocks) + _key({"the sum": OWNERS[0], "not the sum": OWNERS[1]})
+    return "".join(blocks) + colour_key({"the sum": OWNERS[0], "not the sum": OWNERS[1]})
 
 
 def _grid(rows: Sequence[Sequence[float]], colours: Sequence[Sequence[str]], head: str = "") -> str:
@@ -107,11 +108,3 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["".join(f"<th{left}>{head}</th>" for head in heads)]
     lines += ["".join(f"<td{left}>{cell}</td>" for cell in row) for row in rows]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _key(colours: dict[str, str]) -> str:
-    chips = (
-        f'<span style="background-color:{colour};color:#111111">&nbsp;{name}&nbsp;</span>'
-        for name, colour in colours.items()
-    )
-    return f"<p>{' '.join(chips)}</p>"

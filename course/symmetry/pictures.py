@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from oddrank.source import annotate
 
+from course.shared.colour_key import colour_key
 from course.shared.timelines import timelines
 from labkit.study.pictures import as_html
 from labkit.views.style import INK, KINDS
@@ -62,7 +63,7 @@ def calls(tries: Sequence[Any]) -> str:
             f"<p><b>{html.escape(check + one.result['ended'])}</b></p>{_table(rows)}{_said(one.result['said'])}"
         )
     key = {"the right number": GOOD, "another number": BAD, "does not return": WAITS, "never made": NEVER}
-    return "".join(blocks) + _key(key)
+    return "".join(blocks) + colour_key(key)
 
 
 def plans(tries: Sequence[Any]) -> str:
@@ -81,7 +82,7 @@ def plans(tries: Sequence[Any]) -> str:
             f"<p><b>{html.escape(_named(one))}: over gloo it {html.escape(one.result['ended'])}</b></p>"
         )
         blocks.append(_table(rows) + (annotate(one.result["source"])._repr_html_() if i == 0 else ""))
-    return "".join(blocks) + _key({"the same call": GOOD, "the ranks differ": BAD})
+    return "".join(blocks) + colour_key({"the same call": GOOD, "the ranks differ": BAD})
 
 
 def losses(tries: Sequence[Any]) -> Figure:
@@ -158,11 +159,3 @@ def _table(rows: Sequence[Sequence[tuple[str, str]]]) -> str:
             cells.append(f'<td style="text-align:left{look}">{html.escape(words)}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table>{''.join(lines)}</table>"
-
-
-def _key(colours: Mapping[str, str]) -> str:
-    chips = (
-        f'<span style="background-color:{c};color:#111111">&nbsp;{name}&nbsp;</span>'
-        for name, c in colours.items()
-    )
-    return f"<p>{' '.join(chips)}</p>"
