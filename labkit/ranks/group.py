@@ -394,13 +394,13 @@ class Ranks:
                 try:
                     call.send(request)
                     how = call.watch()
-                except KeyboardInterrupt as stop:
+                except KeyboardInterrupt as interrupted:
                     with no_interrupt(linger=AGAIN_S):
                         lines = ["interrupted", *call.interrupt()]
                         lines.append(self._start_again())
-                    stop.add_note("\n".join(lines))
+                    interrupted.add_note("\n".join(lines))
                     # IPython shows this instead of labkit's own frames
-                    stop._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
+                    interrupted._render_traceback_ = lambda: ["KeyboardInterrupt", *lines]  # type: ignore[attr-defined]
                     raise
                 except BaseException:
                     # a signal handler of the reader's, for example: the call goes on without anybody
