@@ -1,4 +1,4 @@
-"""What three jobs of two ranks wrote: `TORCH_LOGS=aot_graphs torchrun --nproc-per-node 2 job.py`, torch 2.13, gloo.
+"""What two jobs of two ranks wrote: `TORCH_LOGS=aot_graphs torchrun --nproc-per-node 2 job.py`, torch 2.13, gloo.
 
 Cut: the prefix of each line, `; name = None` at the end of a line, and the middle of the warning.
 """
@@ -7,41 +7,11 @@ from __future__ import annotations
 
 __all__ = ["LOGS"]
 
-# By job and rank. Job B calls its function twice, and before the second call rank 1 sleeps for 0.3 s, so rank 0 always
-# reads too early; its line 12 is `if debug:`, and debug is set on rank 1 only. Job C also prints the schema of the
+# By job and rank. Job A calls its function twice, and before the second call rank 1 sleeps for 0.3 s, so rank 0 always
+# reads too early; its line 12 is `if debug:`, and debug is set on rank 1 only. Job B also prints the schema of the
 # operator that its line 23 calls: torch.ops.team.sum_(y, world).
 LOGS = {
     "A": {
-        0: """\
-===== Forward graph 0 =====
-def forward(self, arg0_1: "f32[2][1]cpu"):
-    # File: job.py:10 in <dictcomp>, code: sums = {n: op.all_reduce(x * sizes[n], "sum", world) for n in names}
-    mul: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(arg0_1, 1.0)
-    all_reduce: "f32[2][1]cpu" = torch.ops._c10d_functional.all_reduce.default(mul, 'sum', '0')
-    mul_1: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(arg0_1, 100.0)
-    all_reduce_1: "f32[2][1]cpu" = torch.ops._c10d_functional.all_reduce.default(mul_1, 'sum', '0')
-    # File: job.py:11 in step, code: return op.wait_tensor(sums["ones"]), op.wait_tensor(sums["hundreds"])
-    wait_tensor: "f32[2][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
-    wait_tensor_1: "f32[2][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_reduce_1)
-    return (wait_tensor, wait_tensor_1)
-rank 0 x=[1.0, 2.0] result=[[1001.0, 2002.0], [110.0, 220.0]]
-""",
-        1: """\
-===== Forward graph 0 =====
-def forward(self, arg0_1: "f32[2][1]cpu"):
-    # File: job.py:10 in <dictcomp>, code: sums = {n: op.all_reduce(x * sizes[n], "sum", world) for n in names}
-    mul: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(arg0_1, 100.0)
-    all_reduce: "f32[2][1]cpu" = torch.ops._c10d_functional.all_reduce.default(mul, 'sum', '0')
-    mul_1: "f32[2][1]cpu" = torch.ops.aten.mul.Tensor(arg0_1, 1.0)
-    all_reduce_1: "f32[2][1]cpu" = torch.ops._c10d_functional.all_reduce.default(mul_1, 'sum', '0')
-    # File: job.py:11 in step, code: return op.wait_tensor(sums["ones"]), op.wait_tensor(sums["hundreds"])
-    wait_tensor: "f32[2][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_reduce_1)
-    wait_tensor_1: "f32[2][1]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
-    return (wait_tensor, wait_tensor_1)
-rank 1 x=[10.0, 20.0] result=[[110.0, 220.0], [1001.0, 2002.0]]
-""",
-    },
-    "B": {
         0: """\
 ===== Forward graph 0 =====
 def forward(self, arg0_1: "f32[2][1]cpu"):
@@ -69,7 +39,7 @@ def forward(self, arg0_1: "f32[2][1]cpu"):
 rank 1 x=[10.0, 20.0] result=[23.0, 45.0]
 """,
     },
-    "C": {
+    "B": {
         0: """\
 ===== Forward graph 0 =====
 def forward(self, arg0_1: "f32[2][1]cpu"):

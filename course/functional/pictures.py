@@ -1,30 +1,25 @@
-"""What lesson 02 draws: graphs with their edges, tables in the colours of what they found, and who waits where."""
+"""What lesson 02 draws: graphs with their edges, and tables in the colours of what they found."""
 
 from __future__ import annotations
 
 import html
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from course.shared.timelines import ENDS, NOTES, timelines
 from labkit.study import pictures
 from labkit.views import style
 from labkit.views.style import Figure, Sheet, styled
 
-__all__ = ["compiled", "edges", "gradients", "grid", "matrix", "results", "touched", "waits", "word"]
+__all__ = ["compiled", "edges", "gradients", "grid", "matrix", "results", "word"]
 
 GOOD, BAD, STOPPED = "#A1D99B", "#F4796B", "#FDB874"  # under black text
 COLOURS = {
-    **dict.fromkeys(("one graph", "right", "the sum + 1", "it waits"), GOOD),
-    **dict.fromkeys(
-        ("wrong", "no gradient", "each rank its own", "n times", "1/n of it", "not a multiple"), BAD
-    ),
-    **dict.fromkeys(("breaks", "raises"), STOPPED),
+    **dict.fromkeys(("one graph", "right", "the sum + 1"), GOOD),
+    **dict.fromkeys(("wrong", "no gradient", "each rank its own", "n times", "1/n", "other"), BAD),
+    **dict.fromkeys(("breaks", "raises", "by timing"), STOPPED),
 }
 SHEET, WIDE, HIGH, PITCH = 7.2, 1.75, 0.27, 0.4  # inches: the figure, a box, and from box to box
 HEAD = 0.5  # inches: the name of a graph, in at most two lines
@@ -167,32 +162,5 @@ def word(seen: Mapping[str, Any]) -> str:
 def gradients(tries: Sequence[Any]) -> str:
     """Each weight's gradient over one process's, a row for each try; each result is {weight: words}."""
     weights = [*dict.fromkeys(name for one in tries for name in one.result)]
-    rows = [(one.name, *(one.result.get(name, "") for name in weights)) for one in tries]
+    rows = [(_short(one), *(one.result.get(name, "") for name in weights)) for one in tries]
     return grid(["", *weights], rows)
-
-
-def touched(tries: Sequence[Any]) -> str:
-    """Which expressions waited; each result is (waited, type)."""
-    rows = [
-        (one.values["expression"], "it waits" if one.result[0] else "it does not", one.result[1])
-        for one in reversed(tries)
-    ]
-    return grid(["expression", "", "gives"], rows)
-
-
-def waits(tries: Sequence[Any], label: str) -> Figure:
-    """Where each rank waits; each result is {rank: the times of five moments}."""
-    pieces = ("python", "late"), ("collective", "the call"), ("compute", "work"), ("wait", "the first read")
-    notes, ends = [], []
-    for one in tries:
-        start = min(times[0] for times in one.result.values())
-        for rank, times in one.result.items():
-            at = [moment - start for moment in times]
-            for (kind, what), (begin, end) in zip(pieces, itertools.pairwise(at), strict=True):
-                if end - begin > 0.002:
-                    notes.append((one.name, rank, kind, what, begin, end))
-            ends.append((one.name, rank, at[-1], f"{at[-1]:.2f} s"))
-    frames = pd.DataFrame(notes, columns=NOTES), pd.DataFrame(ends, columns=ENDS)
-    return timelines(
-        *frames, label=label, title="Where each rank spends its time", on_purpose="Rank 1 is late on purpose."
-    )

@@ -20,7 +20,7 @@ WHERE = {"a": (2, 27), "b": (1, 37)}  # the rank, and the first collective that 
 LED = {  # the lines that lead that rank away, and the hint where another is named
     "a": (("if loss.item() > 20 * best:", "continue"),
           "the dump tells where the rank stands; which line of the loop lets it go on alone?"),
-    "b": (("loss = forward(loader.next()).square().mean()", "self.ready.acquire()", "for batch in torch.load(file):"),
+    "b": (("loss = forward(loader.next()).square().mean()", "self.ready.acquire()"),
           "b/log.txt has the stacks of all ranks: where does the main thread of this one wait?"),
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def judge_dumps(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> N
         raise Mistake(f"it returns {str(found)[:80]}", ASKED)
     for run, (rank, collective) in WHERE.items():
         try:
-            mine = {name: operator.index(found[run][name]) for name in ("rank", "collective", "line")}
+            mine = {name: _whole(found[run][name]) for name in ("rank", "collective", "line")}
         except (TypeError, KeyError, IndexError, ValueError):
             raise Mistake(f"{run}: {str(found[run])[:80]}", ASKED) from None
         if mine["rank"] != rank:
@@ -66,15 +66,13 @@ CAUSES = ("a graph break", "another shape", "bucketing on one rank", "gradients 
 FORM = 'it returns {"A": (number, "node on rank 0", "node on rank 1", "cause"), ...}, None where the calls are alike'
 WHY = {
     "A": "one rank has a call that the other has not: what is its operation, and how long is its input?",
-    "B": "compare the lines AOT ID: what was each rank's code compiled for, and what does section 2 say of that?",
+    "B": "compare the lines AOT ID: what was each rank's code compiled for, and what does section 3 say of that?",
 }
 
 
 def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     """For each job the first call at which two programs of one graph differ, the nodes it comes from, and the cause."""
     (found,) = on_ranks(ranks, attempt, only=0, hint=FORM)
-    if isinstance(found, dict) and (missing := [job for job in JOBS if job not in found]):
-        raise Mistake(f"no answer for job {', '.join(missing)}", FORM)
     if not isinstance(found, dict) or set(found) != set(JOBS):
         raise Mistake(f"it returns {str(found)[:80]}", FORM)
     for job, right in JOBS.items():
@@ -83,7 +81,7 @@ def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
             if mine is not right:
                 hint = "write down each rank's calls in order, without waits: are they the same?"
                 raise Mistake(f"{job}: {mine}", hint)
-            say(f"{job}: two programs, and the same calls in the same order: the job ends")
+            say(f"{job}: two programs, and the same calls in the same order: the forward ends")
             continue
         number, nodes, cause = mine
         if number != right[0]:
@@ -92,10 +90,11 @@ def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
                 "count the calls of each rank from 1: which pair is the first unlike one?",
             )
         if nodes != right[1]:
+            swapped = nodes == right[1][::-1]
             hint = (
-                "these are the right nodes: rank 0's stands first in the answer"
-                if nodes == right[1][::-1]
-                else "the comment above a call has its node in brackets; a merged call has none: look up its inputs"
+                "these are the right nodes: rank 0's stands first"
+                if swapped
+                else "the comment above a call has its node"
             )
             raise Mistake(f"{job}: {nodes[0]} on rank 0, {nodes[1]} on rank 1", hint)
         if cause != right[2]:
@@ -103,11 +102,17 @@ def judge_compiled(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -
         say(f"{job}: call {number} is {nodes[0]} on rank 0 and {nodes[1]} on rank 1, by {cause}")
 
 
+def _whole(given: Any) -> int:
+    if isinstance(given, bool):
+        raise TypeError("a bool is no number here")
+    return operator.index(given)
+
+
 def _call(job: str, given: Any) -> tuple[int, tuple[str, str], str]:
     """A number, two nodes and a cause, however they are written; a node may have a `%`, or the brackets of the log."""
     try:
         number, *nodes, cause = given
-        number, words = operator.index(number), [word.casefold().strip("[]% ") for word in nodes]
+        number, words = _whole(number), [word.casefold().strip("[]% ") for word in nodes]
         first, second = words
     except (TypeError, ValueError, AttributeError):
         raise Mistake(f"{job}: {str(given)[:80]}", FORM) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -17,15 +17,10 @@ from course.shared.timelines import timelines
 from labkit.study.pictures import as_html
 from labkit.views.style import INK, KINDS
 
-__all__ = ["calls", "ends", "losses", "outcomes", "plans"]
+__all__ = ["calls", "ends", "losses", "plans"]
 
-GOOD, BAD, WAITS, NEVER = (
-    "#A1D99B",
-    "#F4796B",
-    "#FDB874",
-    "#D9D9D9",
-)  # under black text, on a light and a dark page
-OUTCOMES = {"right": NEVER, "caught": GOOD, "timeout": "#9ECAE1", "hung": WAITS, "crash": WAITS, "wrong": BAD}
+# under black text, on a light and a dark page
+GOOD, BAD, WAITS, NEVER = "#A1D99B", "#F4796B", "#FDB874", "#D9D9D9"
 
 
 def ends(tries: Sequence[Any]) -> str:
@@ -42,8 +37,8 @@ def ends(tries: Sequence[Any]) -> str:
             frames[name].append(_traced(frame) if name == "notes" else frame)
     notes, ended = (pd.concat(found) for found in frames.values())
     figure = timelines(notes, ended, title="What each rank did, and how it ended")
-    newest = tries[-1].result
-    return f"{as_html(figure)}{_said(newest['said'])}{annotate(newest['source'])._repr_html_()}"
+    said = "".join(_said(f"{_named(one)}: {one.result['said']}") for one in tries if one.result["said"])
+    return f"{as_html(figure)}{said}{annotate(tries[-1].result['source'])._repr_html_()}"
 
 
 def calls(tries: Sequence[Any]) -> str:
@@ -88,34 +83,19 @@ def plans(tries: Sequence[Any]) -> str:
 def losses(tries: Sequence[Any]) -> Figure:
     """The loss of each step on each rank, beside one process; each result has 'losses' (a list a rank) and 'right'."""
     figure, axes = plt.subplots(1, len(tries), figsize=(9, 3.4), sharey=True, squeeze=False)
-    looks = (KINDS["compute"][0], "o"), (KINDS["collective"][0], "s")
     for ax, one in zip(axes[0], tries, strict=True):
-        ax.plot(
-            range(1, len(one.result["right"]) + 1),
-            one.result["right"],
-            color=INK,
-            lw=5,
-            alpha=0.25,
-            label="one process",
-        )
-        for rank, (found, (colour, marker)) in enumerate(zip(one.result["losses"], looks, strict=True)):
-            ax.plot(range(1, len(found) + 1), found, color=colour, marker=marker, ms=4, label=f"rank {rank}")
+        right, (first, second) = one.result["right"], one.result["losses"]
+        ax.plot(range(1, len(right) + 1), right, color=INK, lw=5, alpha=0.25, label="one process")
+        # where the ranks agree both show
+        ax.plot(range(1, len(first) + 1), first, "o-", color=KINDS["compute"][0], ms=7, label="rank 0")
+        ax.plot(range(1, len(second) + 1), second, "s--", color=KINDS["collective"][0], ms=3, label="rank 1")
         ax.set(title=_named(one).replace(", ", "\n") + f"\n{one.result['ended']}", xlabel="step")
-        ax.set_xticks(range(2, len(one.result["right"]) + 1, 2))
+        ax.set_xticks(range(2, len(right) + 1, 2))
         ax.title.set_fontsize(9)
     axes[0][0].set_ylabel("loss")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
     return figure
-
-
-def outcomes(found: Mapping[tuple[str, str], str], drills: Sequence[str], defences: Sequence[str]) -> str:
-    """The table drill by defence as far as it is filled."""
-    rows = [[("rank 1 differs in", ""), *((name, "") for name in defences)]]
-    for drill in drills:
-        ended = [found.get((drill, defence), "") for defence in defences]
-        rows.append([(drill, ""), *((how, OUTCOMES.get(how, NEVER)) for how in ended)])
-    return _table(rows)
 
 
 def _traced(notes: pd.DataFrame) -> pd.DataFrame:

@@ -336,29 +336,53 @@ def loop_over_blocks(seen):
 
 
 class OddBlock(Block):
+    """Another class with the same code: a guard on the type tells it apart."""
+
+
+class Flagged(Block):
+    """An attribute decides, and is no function: a guard on it tells this module apart, where this frame is compiled."""
+
+    def __init__(self, hides: bool) -> None:
+        super().__init__(in_graph)
+        self.hides = hides
+
     def forward(self, x):
-        return self.collective(self.linear(x)).relu() + x
+        y = self.linear(x)
+        return (hidden(y) if self.hides else self.collective(y)).relu() + x
 
 
-def some_hidden(odd: type[Block], *hiding: int, count: int = 5) -> int:
-    """Graphs of the third forward of blocks of which these hide their collective."""
-    blocks = [odd(hidden) if i in hiding else Block(in_graph) for i in range(count)]
+class Above(nn.Module):
+    """Calls a module of which an attribute decides: that guard stands in the callee's frame alone."""
+
+    def __init__(self, hides: bool) -> None:
+        super().__init__()
+        self.inner = Flagged(hides)
+
+    def forward(self, x):
+        return self.inner(x.sin()).relu() + x
+
+
+def ran(blocks: list[nn.Module]) -> int:
+    """Graphs of the third forward of these blocks, one after the other."""
     stack = Stack(0, in_graph)
     stack.blocks.extend(blocks)
     return compiled(stack, torch.ones(2, 8), times=2)["ran"]
 
 
-def one_hides(odd: type[Block]) -> Seen:
+def one_hides(odd: type[Block], flagged: type[nn.Module]) -> Seen:
     found = {"none": (), "first": (0,), "middle": (2,), "last": (4,), "all": (0, 1, 2, 3, 4)}
-    return {name: some_hidden(odd, *hiding) for name, hiding in found.items()}
+    seen = {
+        n: ran([odd(hidden) if i in at else Block(in_graph) for i in range(5)]) for n, at in found.items()
+    }
+    return seen | {"last, by a flag": ran([flagged(i == 4) for i in range(5)])}
 
 
 def one_of_a_class(bench: Bench) -> Seen:
-    return bench.run(one_hides, Block)[0]
+    return bench.run(one_hides, Block, Above)[0]
 
 
 def one_of_its_own_class(bench: Bench) -> Seen:
-    return bench.run(one_hides, OddBlock)[0]
+    return bench.run(one_hides, OddBlock, Flagged)[0]
 
 
 @judge(one_of_a_class, counter=one_of_its_own_class)
@@ -368,6 +392,7 @@ def one_breaks_all(seen):
     yield part("3n - 1 graphs", set(one) == {14}, said)
     yield part("more than where all n hide it (2n)", min(one) > seen["all"] == 10, said)
     yield part("one graph where none does", seen["none"] == 1, said)
+    yield part("in a submodule", seen["last, by a flag"] == 16, said)
 
 
 # what runs between two graphs

@@ -42,7 +42,10 @@ WRONG = {
     "breaks.disabled-collective": {"result is eager's": {"same": False}},
     "breaks.functional-collectives": {"what one process computes": {"right": False}},
     "breaks.nested-graph-breaks": {"result is eager's": {"same": False}},
-    "breaks.one-breaks-all": {"one graph where none does": {"none": 5}},
+    "breaks.one-breaks-all": {
+        "one graph where none does": {"none": 5},
+        "in a submodule": {"last, by a flag": 6},
+    },
     "breaks.print-in-between": {"result is eager's": {"same": False}},
     "breaks.disable": {"runs in eager in each call": {"eager_runs": 1}, "result is eager's": {"same": False}},
     "breaks.logger": {"nothing is logged at this level": {"enabled": True}},

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.cliff.exercises.layer import layer
 from course.cliff.exercises.loop import loop
 from course.cliff.exercises.slow import JOB, LOG, slow
 
-__all__ = ["JOB", "LOG", "layer", "loop", "slow"]
+__all__ = ["JOB", "LOG", "loop", "slow"]

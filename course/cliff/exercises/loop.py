@@ -72,7 +72,7 @@ def _eager(attempt: Attempt) -> Any:
         "the shape of the result is that of x": y is not None and y.shape != x.shape,
         NO_NUMBERS: y is not None and not y.isfinite().all(),
         EACH: calls != {STEPS},
-        "the collectives are there, the numbers are not those of `damped`: what happens to a value above 6?": (
+        "the collectives are there, the numbers are not those of `damped`: which value decides there, and when?": (
             not error <= CLOSE
         ),
     }

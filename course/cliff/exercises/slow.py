@@ -44,7 +44,8 @@ def judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:
     }
     judge_by([seen(f"it says rank {rank}, line {line}, {regions} regions a forward", mistakes)], say)
     hint = "the fix is Python that takes the place of the line"
-    judge_by(on_ranks(ranks, _look, str(found["fix"]), hint=hint), say, of=-1)  # the last one watches
+    seen_by = on_ranks(ranks, _look, str(found["fix"]), hint=hint)
+    judge_by(seen_by, lambda _: say(seen_by[-1][0]))  # the last one watches
 
 
 def _look(fix: str) -> Any:
@@ -81,9 +82,13 @@ def _look(fix: str) -> Any:
             watch and any(a is None or abs(a - b) > 1e-4 for a, b in peaks)
         ),
         "what the line keeps must not grow from call to call: one value is enough": late,
-        "Python still asks a tensor for its value, once a layer: keep the peak as a tensor": regions != 1,
+        "Python still asks a tensor for its value, and a comparison asks, too: let tensors stay tensors": (
+            regions != 1
+        ),
     }
-    said = f"without the prints, {regions} regions a forward; self.peak is {peaks[0][0]}, the largest {peaks[0][1]:.4g}"
+    who = "the rank that watches" if watch else "a rank that does not watch"
+    many = f"{regions} region{'s' * (regions != 1)}"
+    said = f"{who}, without the prints: {many} a forward; self.peak is {peaks[0][0]}, the largest {peaks[0][1]:.4g}"
     return seen(f"{said}; compiled again in the forwards {sorted(set(late))}" if late else said, mistakes)
 
 

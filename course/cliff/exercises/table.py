@@ -18,15 +18,12 @@ def seen(said: str, mistakes: Mapping[str, Any]) -> tuple[str, int, str]:
     return said, *(made[0] if made else (len(mistakes), ""))
 
 
-def judge_by(ranks: Sequence[tuple[str, int, str]], say: Callable[[str], None], of: int = 0) -> None:
-    """Raise the mistake that matters most on any rank; without one, say what rank `of` saw."""
+def judge_by(ranks: Sequence[tuple[str, int, str]], say: Callable[[str], None]) -> None:
+    """Raise the mistake that matters most on any rank; without one, say what the first saw."""
     rank, (said, _, hint) = min(enumerate(ranks), key=lambda one: one[1][1])
     if hint:
         raise Mistake(f"rank {rank}: {said}", hint)
-    if of:
-        say(f"rank {of % len(ranks)}: {ranks[of][0]}")
-    else:
-        say(f"every rank: {said}" if len(ranks) > 1 else said)
+    say(f"every rank: {said}" if len(ranks) > 1 else said)
 
 
 def apart(y: Any, right: Any) -> float:

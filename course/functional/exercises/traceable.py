@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import time
 from collections.abc import Callable
@@ -21,10 +22,16 @@ __all__ = ["traceable"]
 OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))  # a name, and one overload of it
 # operators of these namespaces are torch's own
 TORCHS = {"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
-# the calls; the roots take turns. The numbers of wide dtypes do not fit into float32; the root has other strides
-INPUTS = (((2, 3), torch.float64), ((4,), torch.int64), ((3, 2), torch.float32))
+# the calls; the roots take turns. The numbers of wide dtypes fit into no narrower one, nor integers into float64. The
+# root or all others have other strides
+INPUTS = (((2, 3), torch.float64), ((3, 2), torch.int64), ((3, 4), torch.float32))
+# in eager only
+MORE = (((), torch.bool), ((0, 3), torch.float16), ((40, 30), torch.bfloat16), ((3, 2), torch.complex64))
 LATE_S = 0.05  # the root comes late: what is read without a wait is read too early
 USE = "it is called once on each rank, and returns a function of x, src and group"
+ANY = "x has any shape, none or many elements, and any dtype that the backend sends: broadcast all of it as it is"
+# on a rank: the function that the attempt has returned; a Library can be made once only
+_made: list[Any] = []
 # what an error says, and the hint for it
 REFUSED = {
     "is not part of group": "`src` is the root's number in `group`; the argument src of dist.broadcast is a global "
@@ -34,6 +41,7 @@ REFUSED = {
     "unsupported type": "the schema is read from the annotations: tensors and plain data, such as the group's name",
     "marked as skipped": "the call of c10d is still in the traced Python: it belongs inside the operator",
     "OpaqueObject": "the call of c10d is still in the traced Python: it belongs inside the operator",
+    "has no attribute": "an operator of torch.library.Library lives as long as the Library: keep it in what you return",
     "torch.compiler.disable": "a function that is hidden from Dynamo breaks the graph: make it an operator",
 }
 # what came out of a call, and the hint for it
@@ -79,6 +87,11 @@ def _judge(attempt: Attempt, ranks: Ranks, say: Callable[[str], None], alike: bo
         taken = [row for row in rows if row]  # a rank that is not in the group has none
         for row in sorted(taken, key=_says_less):
             _judge_row(row)
+        if len(graphs := {", ".join(row["operators"]) for row in taken}) > 1:
+            raise Mistake(
+                f"{taken[0]['case']}: the ranks have different graphs: {' and '.join(sorted(graphs))}",
+                "what a rank does as the root, or as another one, is decided inside the operator, as it runs",
+            )
         if number == 0 and not alike:
             say(f"eager: {taken[0]['eager']}, and x is unchanged")
             say(f"compiled: one graph with {', '.join(taken[0]['operators'])}")
@@ -100,7 +113,7 @@ def _judge_row(row: dict[str, Any]) -> None:
         hints = [hint for words, hint in REFUSED.items() if words in error]
         # torch puts the path of its own file between the operator and what is wrong with it
         said = re.sub(r" \(with implementation in <module .*?>\)", "", error.splitlines()[0])
-        raise Mistake(f"{case}: {said[:200]}", (hints or [USE])[0])
+        raise Mistake(f"{case}: {said[:200]}", (hints or [ANY if "of shape" in case else USE])[0])
     if row["alike"]:
         return
     if row["compiled"] != "right":
@@ -131,7 +144,11 @@ def _look(attempt: Attempt, alike: bool) -> tuple[str, list[dict[str, Any] | Non
     """On a rank: the function that the attempt returns, in eager and compiled; the groups are made by all ranks."""
     me = here()
     try:
-        broadcast = attempt()
+        if alike or not _made:
+            _made.clear()
+            gc.collect()  # a Library of an attempt before this one gives its names back
+            _made.append(attempt())
+        (broadcast,) = _made
     except ValueError as error:  # of torch.library, about the schema
         if "infer_schema" in str(error):
             return str(error), []
@@ -158,7 +175,8 @@ def _call(
     broadcast: Any, case: str, group: Any, checks: Any, src: int, root: int, alike: bool
 ) -> dict[str, Any]:
     me = here()
-    by_rank = _numbers(0 if alike else src, root)
+    by_rank = _numbers(*INPUTS[0 if alike else src % len(INPUTS)], root)
+    other = not alike and (me.rank == root) == (src % 2 == 0)  # strides
     row: dict[str, Any] = {"case": case, "alike": alike, "operators": [], "writes x": False}
 
     def program(x: Any) -> Any:
@@ -175,7 +193,7 @@ def _call(
     def eager() -> None:
         if me.rank == root:
             time.sleep(LATE_S)
-        x = _laid_out(by_rank[me.rank], me.rank == root and not alike)
+        x = _laid_out(by_rank[me.rank], other)
         y = broadcast(x, src, group)
         row["eager"] = _described(y, x, by_rank, root)
         if row["eager"] == "own numbers":
@@ -185,15 +203,26 @@ def _call(
 
     def compiled(backend: Any) -> None:
         torch.compiler.reset()
-        x = _laid_out(by_rank[me.rank], me.rank == root and not alike)
+        x = _laid_out(by_rank[me.rank], other)
         y, after, *promised = torch.compile(program, backend=backend, fullgraph=True, dynamic=False)(x)
         row["compiled"] = _described(y, x, by_rank, root)
         if row["compiled"] == "right" and not torch.equal(after, by_rank[me.rank]):
             row["compiled"] = "x changed"
         row["promised"], row["given"] = promised, [tuple(y.shape), tuple(y.stride()), str(y.dtype)]
 
-    # the second backend trusts the schema: it makes the graph functional
-    steps = (eager,) if alike else (eager, lambda: compiled(note), lambda: compiled("aot_eager"))
+    def more() -> None:
+        for shape, dtype in MORE if src == 0 else ():
+            row["case"] = f"{case}, {dtype} of shape {shape}"
+            given = _numbers(shape, dtype, root)
+            x = given[me.rank].clone()
+            row["eager"] = _described(broadcast(x, src, group), x, given, root)
+            if row["eager"] != "right":
+                return
+        row["case"] = case
+
+    # a fake kernel that is missing matters more than strides do. The second backend trusts the schema: it makes the
+    # graph functional
+    steps = (eager,) if alike else (lambda: compiled(note), eager, lambda: compiled("aot_eager"), more)
     for step in steps:
         errors = [""] * len(by_rank)
         dist.all_gather_object(errors, _error_of(step), group=checks)
@@ -217,18 +246,19 @@ def _error_of(step: Callable[[], None]) -> str:
     return ""
 
 
-def _numbers(src: int, root: int) -> list[Any]:
+def _numbers(shape: tuple[int, ...], dtype: Any, root: int) -> list[Any]:
     """The numbers of each rank; where x is not the root's, one is infinite."""
-    shape, dtype = INPUTS[src % len(INPUTS)]
     whole = torch.arange(1, 1 + torch.Size(shape).numel()).reshape(shape)
     found = []
     for rank in range(here().world_size):
-        if not dtype.is_floating_point:
-            found.append(whole + (1 + rank) * 2**40)
+        if not (dtype.is_floating_point or dtype.is_complex):
+            found.append(
+                whole + (1 + rank) * 2**53 if dtype == torch.int64 else whole.bool() & (rank == root)
+            )
             continue
-        found.append(whole.to(dtype) / 3 * 10**rank)
+        found.append((whole.to(torch.float64) / 3 * 10**rank).to(dtype) * (1 + 1j if dtype.is_complex else 1))
         if rank != root:
-            found[-1][0] = float("inf")
+            found[-1].view(-1)[:1] = float("inf")
     return found
 
 
@@ -267,7 +297,7 @@ def _described(y: Any, x: Any, by_rank: list[Any], root: int) -> str:
         return "no tensor"
     if not torch.equal(x, own):
         return "x changed"
-    if y.data_ptr() == x.data_ptr():
+    if y.numel() and y.data_ptr() == x.data_ptr():
         return "shares memory"
     if y.shape != own.shape:
         return "another shape"
@@ -277,7 +307,7 @@ def _described(y: Any, x: Any, by_rank: list[Any], root: int) -> str:
         return "own numbers"
     if y.isnan().any():
         return "not a number"
-    if torch.equal(y.flatten().sort().values, right.flatten().sort().values):
+    if not y.is_complex() and torch.equal(y.flatten().sort().values, right.flatten().sort().values):
         return "the root's numbers in another order"
     return "rounded" if torch.equal(y.float(), right.float()) else "another rank's"
 
@@ -286,11 +316,12 @@ traceable = Exercise(
     "semantics.traceable",
     "a broadcast that the compiler keeps in its graph",
     "medium",
-    20,
+    25,
     (
         "one graph with an operator of your own",
         "the root's numbers on each rank of the group, in eager and compiled, for any shape, root and group, any dtype "
         "of the backend, and whatever the strides are on each rank",
+        "the same graph on all ranks",
         "the argument unchanged",
     ),
     judge,

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from oddrank.record import record
-from torch._dynamo.backends.common import aot_autograd
 
 from course.cliff import program as tp
 from course.shared.variants import own, with_own_code
@@ -101,27 +98,6 @@ def test_where_a_break_makes_dynamo_skip_a_frame(fn, breaks, regions):
     assert tp.entered(lambda: compiled(x)) == regions
 
 
-def test_a_break_cuts_the_backward_too():
-    def counted(graphs):
-        def compiler(graph, inputs):
-            graphs.append(graph)
-            return make_boxed_func(graph.forward)
-
-        return compiler
-
-    forwards: list[Any] = []
-    backwards: list[Any] = []
-    backend = aot_autograd(fw_compiler=counted(forwards), bw_compiler=counted(backwards))
-    torch._dynamo.reset()
-    x = torch.ones(4, requires_grad=True)
-
-    def two_pieces(x):
-        return hide(torch.sin(x)).cos()
-
-    torch.compile(two_pieces, backend=backend)(x).sum().backward()
-    assert (len(forwards), len(backwards)) == (2, 2)
-
-
 class Leaf(torch.nn.Module):
     def __init__(self, after: bool) -> None:
         super().__init__()
@@ -207,8 +183,22 @@ class Guarded(Held):
 
 
 class OfItsOwn(Held):
+    """Another class with the same code."""
+
+
+class Above(torch.nn.Module):
+    """Calls a module of which a flag, or the function that it holds, is odd."""
+
+    def __init__(self, odd: bool, kind: type = Guarded) -> None:
+        super().__init__()
+        self.inner = kind(odd)
+
     def forward(self, x):
-        return self.call(self.linear(x)).relu() + x
+        return self.inner(x.tanh()) + 1
+
+
+class OddAbove(Above):
+    """Another class with the same code."""
 
 
 class InALoop(torch.nn.Module):
@@ -242,6 +232,12 @@ def test_one_that_breaks_splits_all_of_its_class_unless_a_guard_tells_it_apart(n
     assert regions([(Held, True)] * n, train)[1] == 2 * n  # fewer
     assert regions([(Guarded, False)] * (n - 1) + [(Guarded, True)], train)[1] == n + 1
     assert regions(whole + [(OfItsOwn, True)], train)[1] == n + 1
+    callers = [(Above, False)] * (n - 1)
+    assert regions(callers + [(Above, True)], train) == (
+        n + 3,
+        3 * n + 1,
+    )  # no guard on the flag in the caller
+    assert regions(callers + [(OddAbove, True)], train)[1] == n + 3
     assert regions([(Held, False)] * n, train) == (1, 1)
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
-import pandas as pd
-import pytest
-
-from course.cliff.figures import over_breaks, over_sizes, ratios, sizes, verdict_table
-from labkit.timing.times import Times
+from course.cliff.figures import WHOLE, forwards, over_breaks, verdict_table
 from labkit.timing.verdicts import Verdict
 
 
@@ -26,21 +22,6 @@ def test_the_line_goes_through_the_fitted_points_and_its_slope_is_the_title():
     assert "20 breaks: 4.2 ms" in figure.summary and "host only" in words(figure)
     blue, orange = ax.lines[2].get_color(), ax.lines[-1].get_color()
     assert blue != orange
-
-
-def test_each_size_has_its_ratios_and_intervals():
-    rows = [
-        ("small", "hidden / eager", 1.4, 1.2, 1.6),
-        ("small", "hidden / functional", 0.4, 0.35, 0.45),
-        ("large", "hidden / eager", 1.0, 0.9, 1.1),
-    ]
-    table = pd.DataFrame(rows, columns=["size", "pair", "ratio", "low", "high"])
-    figure = over_sizes(table, label="host only")
-    (ax,) = figure.axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["small", "large"]
-    assert "large, hidden / eager: 1.00" in figure.summary
-    with pytest.raises(ValueError, match="table 'verdicts' has no column 'low'"):
-        over_sizes(table.drop(columns="low"))
 
 
 def compared(ratio, low, high):
@@ -60,21 +41,9 @@ def test_a_ratio_has_the_colour_of_its_verdict_and_says_what_cannot_be_told():
     assert "1.40 (1.20 to 1.60)" in rows[0] and "row 0" in rows[0] and "<style" not in page
 
 
-def test_the_readers_sizes_stand_below_the_recorded_ones():
-    recorded = [("dim 64, 4 tokens", "B / C", 2.5, 2.2, 2.9), ("dim 1024, 64 tokens", "B / C", 1.1, 1.0, 1.2)]
-    recorded += [("dim 64, 4 tokens", "E / C", 1.0, 0.9, 1.1)]
-    kept = SimpleNamespace(
-        label="recorded on x",
-        tables={"sizes": pd.DataFrame(recorded, columns=["size", "pair", "ratio", "low", "high"])},
-    )
-    times = Times({"eager": [1.0] * 9, "functional": [0.5] * 9, "hidden": [2.0] * 9})
-    tried = [SimpleNamespace(values={"size": "64 x 4"}, result=times)]
-    (ax,) = sizes(kept, tried).axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["64 x 4, recorded", "64 x 4, mine"]
-    figure = sizes(kept)
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [
-        "64 x 4, recorded",
-        "1024 x 64, recorded",
-    ]
-    assert "E / C" not in figure.summary
-    assert list(ratios({"64 x 4": times})["ratio"]) == [2.0, 4.0]
+def test_the_bar_of_a_forward_is_orange_where_its_regions_became_more():
+    tried = [SimpleNamespace(values={"last_block": n}, result=n) for n in ([9, 9, 9], [11, 25, 25])]
+    page = forwards(tried)
+    colours = [re.findall("background:(#[0-9A-Za-z]+)", row) for row in page.split("<tr>")[2:]]
+    assert colours == [["#0072B2"] * 3, ["#0072B2", "#D55E00", "#D55E00"]]
+    assert "width:25px" in page and [WHOLE[2](one.result) for one in tried] == ["yes", "no"]

@@ -61,6 +61,24 @@ def test_break_tables_name_the_cell_and_the_line(shm_ranks):
     assert all(place.startswith(f"{LESSON} [") for place in breaks["place"])
 
 
+def hides_one(name):
+    import torch
+
+    torch._dynamo.reset()
+    me = here()
+    model = own.Model(own.Config(blocks=8), me.world_size, me.rank)
+    getattr(model.blocks[0], name).reduce = own.disabled
+    compiled, x = torch.compile(model, backend="eager"), own.Config().sample()
+    with torch.no_grad():
+        return [own.entered(lambda: compiled(x)) for _ in range(3)][-1]
+
+
+@pytest.mark.slow
+def test_the_regions_that_section_5_names_for_one_hidden_call(shm_ranks):
+    for name, regions in (("q_norm", 39), ("out", 31)):
+        assert {*shm_ranks.run(hides_one, name).values()} == {regions}
+
+
 def test_a_traceback_from_a_rank_names_the_cell_and_the_line(shm_ranks):
     with pytest.raises(RankError) as caught:
         shm_ranks.run(own.shard, own.Model(own.Config(), 2, 0), 0, 2)
@@ -70,7 +88,7 @@ def test_a_traceback_from_a_rank_names_the_cell_and_the_line(shm_ranks):
 
 def test_what_it_defines_travels_by_name():
     config = own.Config(blocks=2)
-    for value in (own.Block, own.inplace, own.functional, own.gated, own.shard, config):
+    for value in (own.Block, own.inplace, own.functional, own.disabled, own.shard, config):
         assert pickle.loads(pickle.dumps(value)) in (value, config)
     assert own.Block.__module__ == "course.cliff.program"
     assert sys.modules[own.Block.__module__] is own is lessons.program("cliff")

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.slow
 LESSON = "02_inplace_vs_functional"
 CELLS = (
     "cell-03-l02", "cell-05-l02", "cell-07-l02", "edges-bench", "cell-19-l02", "one-run", "one-bench", "blocks-run",
-    "blocks-bench", "cell-23-l02", "cell-25-l02", "touch-bench", "cell-28-l02", "waits-bench",
+    "blocks-bench",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def cells():
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
-        names = {"labkit": labkit, "inside": inside, "pictures": pictures, "Bench": Bench, "time": time}
+        names = {"labkit": labkit, "inside": inside, "pictures": pictures, "Bench": Bench}
         yield lesson_cells.run(LESSON, *CELLS, ranks=ranks, **names)
 
 
@@ -64,27 +64,19 @@ def test_one_collective_compiled(cells, collective, form, tensor, ended):
 
 
 @pytest.mark.parametrize(
-    ("form", "mode", "on", "blocks", "n", "ended"),
+    ("form", "mode", "on", "replicated", "blocks", "n", "ended"),
     [
-        ("in place", "compiled", "the whole loss", 1, 3, "n times"),
-        ("in place", "eager", "1/n of it", 1, 4, "1/n of it"),
-        ("in place", "eager", "the whole loss", 2, 2, "not a multiple"),
-        ("functional", "compiled", "1/n of it", 2, 4, "right"),
+        ("in place", "compiled", "the whole loss", "none", 1, 3, "n times"),
+        ("in place", "eager", "1/n of it", "none", 1, 4, "1/n"),
+        ("in place", "eager", "the whole loss", "none", 2, 2, "other"),
+        ("functional", "eager", "1/n of it", "gain and bias", 1, 2, "other"),
+        ("functional", "compiled", "1/n of it", "gain and bias, gradients summed", 2, 4, "right"),
     ],
 )
-def test_a_step_of_one_or_two_blocks(cells, form, mode, on, blocks, n, ended):
+def test_a_step_of_one_or_two_blocks(cells, form, mode, on, replicated, blocks, n, ended):
     bench = cells["blocks_bench"]
-    said, page = click(bench, form=form, mode=mode, backward_on=on, blocks=blocks, number_of_ranks=n)
+    said, page = click(
+        bench, form=form, mode=mode, backward_on=on, replicated=replicated, blocks=blocks, number_of_ranks=n
+    )
     assert said.startswith("<b>yes") if ended == "right" else f"it was {ended}" in said
     assert f">{ended}<" in page
-
-
-def test_an_expression_and_a_late_rank(cells):
-    assert "it was no" in click(cells["touch_bench"], expression="y.data_ptr()")[0]
-    for form in ("in place", "functional"):
-        click(cells["waits_bench"], form=form, rank_1_is_late=0.4, work=0.2)
-    in_place, functional = (one.result for one in cells["waits_bench"].tries[-2:])
-    assert in_place[0][2] >= in_place[1][1]  # the call of rank 0 ends after that of rank 1 has begun
-    assert functional[0][4] >= functional[1][1]  # and here the first read does
-    page = cells["waits_bench"]._picture.value
-    assert "late" in page and "functional" in page

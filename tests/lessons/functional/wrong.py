@@ -88,6 +88,17 @@ def keeps_the_strides():
     return operator(real, lambda x, src, group: torch.empty_like(x))
 
 
+def no_fake_kernel_and_its_own_strides():
+    """Two mistakes: the fake kernel matters before the strides do."""
+
+    def real(x, src, group):
+        y = x.clone()
+        dist.broadcast(y, group=group_of(group), group_src=src)
+        return y
+
+    return operator(real, fake=None)
+
+
 def transposed_strides():
     def fake(x, src, group):
         return torch.empty(x.shape[::-1], dtype=x.dtype, device=x.device).permute(*reversed(range(x.dim())))
@@ -204,67 +215,111 @@ def without_annotations():
     return plain
 
 
-DIAGNOSIS = {
-    "A": ([0, 1], "order", "one order"),
-    "B": ([0], "wait", "wait_tensor"),
-    "C": ([0, 1], "schema", "mutates_args"),
-}
+def receivers_keep_their_strides():
+    def real(x, src, group):
+        root = dist.get_rank(group_of(group)) == src
+        y = x.clone(memory_format=torch.contiguous_format) if root else torch.empty_like(x)
+        dist.broadcast(y, group=group_of(group), group_src=src)
+        return y
+
+    return operator(real)
 
 
-def both_ranks_in_b():
-    return DIAGNOSIS | {"B": ([0, 1], "wait", "wait_tensor")}
+def in_float64():
+    def real(x, src, group):
+        wide = x if x.is_floating_point() or x.is_complex() else x.double()
+        return real_one(wide, src, group).to(x.dtype)
+
+    return operator(real)
 
 
-def the_other_rank_in_b():
-    return DIAGNOSIS | {"B": ([1], "wait", "wait_tensor")}
+def of_real_numbers():
+    def real(x, src, group):
+        return real_one(x.real.clone() if x.is_complex() else x, src, group).to(x.dtype)
+
+    return operator(real)
 
 
-def wrong_in_a_and_c():
-    return DIAGNOSIS | {"A": ([0, 1], "order", "barrier"), "C": ([0], "schema", "mutates_args")}
+def row_by_row():
+    def real(x, src, group):
+        rows = [real_one(row, src, group) for row in x]
+        return torch.stack(rows) if rows else torch.empty_like(x)
+
+    return operator(real)
 
 
-def one_rank_in_a():
-    return DIAGNOSIS | {"A": ([1], "order", "one order")}
+def another_operator_on_the_root():
+    other = torch.library.custom_op(
+        "reader::send", real_one, mutates_args=(), schema="(Tensor x, int src, str group) -> Tensor"
+    )
+    other.register_fake(like_x)
+    receive = operator()
+
+    def broadcast(x, src, group):
+        root = dist.get_rank(group) == src
+        return other(x, src, group.group_name) if root else receive(x, src, group)
+
+    return broadcast
 
 
-def no_rank_in_c():
-    return DIAGNOSIS | {"C": ([], "schema", "mutates_args")}
+def library_that_is_gone():
+    library = torch.library.Library("reader_gone", "DEF")
+    library.define("broadcast(Tensor x, int src, str group) -> Tensor")
+    library.impl("broadcast", real_one, "CompositeExplicitAutograd")
+    torch.library.register_fake("reader_gone::broadcast", like_x, lib=library)
+    return lambda x, src, group: torch.ops.reader_gone.broadcast(x, src, group.group_name)
 
 
-def waits_in_a():
+DIAGNOSIS = {"A": ([0], "wait", "wait_tensor"), "B": ([0, 1], "schema", "mutates_args")}
+
+
+def both_ranks_in_a():
     return DIAGNOSIS | {"A": ([0, 1], "wait", "wait_tensor")}
 
 
-def order_in_b():
-    return DIAGNOSIS | {"B": ([0], "order", "one order")}
+def the_other_rank_in_a():
+    return DIAGNOSIS | {"A": ([1], "wait", "wait_tensor")}
 
 
-def shape_in_c():
-    return DIAGNOSIS | {"C": ([0, 1], "shape", "mutates_args")}
+def wrong_in_a_and_b():
+    return {"A": ([0], "wait", "barrier"), "B": ([0], "schema", "mutates_args")}
+
+
+def no_rank_in_b():
+    return DIAGNOSIS | {"B": ([], "schema", "mutates_args")}
+
+
+def order_in_a():
+    return DIAGNOSIS | {"A": ([0], "order", "one order")}
+
+
+def shape_in_b():
+    return DIAGNOSIS | {"B": ([0, 1], "shape", "mutates_args")}
 
 
 def barrier():
-    return DIAGNOSIS | {"B": ([0], "wait", "barrier")}
+    return DIAGNOSIS | {"A": ([0], "wait", "barrier")}
 
 
 def one_graph():
-    return DIAGNOSIS | {"C": ([0, 1], "schema", "fullgraph")}
+    return DIAGNOSIS | {"B": ([0, 1], "schema", "fullgraph")}
 
 
 def other_cure():
-    return DIAGNOSIS | {"C": ([0, 1], "schema", "wait_tensor")}
+    return DIAGNOSIS | {"B": ([0, 1], "schema", "wait_tensor")}
 
 
 def in_prose():
-    return DIAGNOSIS | {"A": ([0, 1], "wrong order", "one order")}
+    return DIAGNOSIS | {"A": ([0], "no wait", "wait_tensor")}
 
 
-def two_jobs():
-    return {job: DIAGNOSIS[job] for job in "AB"}
+def one_job():
+    return {"A": DIAGNOSIS["A"]}
 
 
 TRACEABLE = {
     no_fake_kernel: "by a function for register_fake",
+    no_fake_kernel_and_its_own_strides: "by a function for register_fake",
     in_plain_python: "belongs inside the operator",
     hidden_from_dynamo: "hidden from Dynamo",
     torchs_own: "make an operator with a schema",
@@ -278,7 +333,12 @@ TRACEABLE = {
     keeps_the_strides: "strides may differ by rank",
     transposed_strides: "shape, strides and dtype",
     on_the_cpu: "the device, too",
+    receivers_keep_their_strides: "strides may differ by rank",
     in_float32: "keep the dtype of x inside",
+    in_float64: "keep the dtype of x inside",
+    of_real_numbers: "keep the dtype of x inside",
+    row_by_row: "any shape",
+    another_operator_on_the_root: "decided inside the operator",
     by_a_product: "inf * 0",
     global_root: "a global rank",
     without_a_wait: "it does not wait",
@@ -288,21 +348,20 @@ TRACEABLE = {
     without_dtype: "shape, strides and dtype",
     flat: "in another shape: like x",
     no_function: "a function of x, src and group",
+    library_that_is_gone: "lives as long as the Library",
     without_annotations: "read from the annotations",
 }
 JOBS = {
-    both_ranks_in_b: "compare it with each log",
-    the_other_rank_in_b: "compare it with each log",
-    one_rank_in_a: "which is 100 times it",
-    no_rank_in_c: "is it a sum over ranks",
-    waits_in_a: "what does the first all_reduce of rank 0 take",
-    order_in_b: "go back from `add`",
-    shape_in_c: "calls an operator on line 23",
+    both_ranks_in_a: "compare it with each log",
+    the_other_rank_in_a: "compare it with each log",
+    no_rank_in_b: "is it a sum over ranks",
+    order_in_a: "go back from `add`",
+    shape_in_b: "which lines of the source are in the graph",
     barrier: "not what stands in a graph",
     one_graph: "has one graph already",
     other_cure: "the cure of another one",
     in_prose: "one of 'order', 'wait'",
-    two_jobs: "ranks, cause and change of each job",
+    one_job: "ranks, cause and change of each job",
 }
 
 

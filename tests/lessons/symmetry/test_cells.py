@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import lesson_cells
 import pytest
 import torch
@@ -14,7 +11,6 @@ from torch.distributed.fsdp import fully_shard
 
 import labkit
 from course.shared.outcomes import judge
-from course.symmetry.exercises import JOB
 from labkit.ranks import RankError
 from labkit.ranks.errors import Outcome
 from labkit.torch_compat import funcol
@@ -48,27 +44,16 @@ def _reduced_twice(group, x):
 
 
 def _sharded(mesh_of, group):
-    """A step of two layers under FSDP2, over the ranks of a group; with DDP, whose buckets a hook reduces."""
+    """A step of two layers under FSDP2, over the ranks of a group."""
     layers = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
-    if mesh_of is None:
-        model = torch.nn.parallel.DistributedDataParallel(layers, process_group=group)
-        model.register_comm_hook(group, _reduced)
-    else:
-        for layer in (*layers, layers):
-            model = fully_shard(layer, mesh=mesh_of(group, "cpu"))
+    for layer in (*layers, layers):
+        model = fully_shard(layer, mesh=mesh_of(group, "cpu"))
     model(torch.ones(2, 6)).sum().backward()
-
-
-def _reduced(group, bucket):
-    dist.all_reduce(bucket.buffer(), group=group)
-    done = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
 
 
 @pytest.mark.slow
 def test_the_list_shows_another_group_root_and_peer_and_each_call_once():
-    """Lesson 08, section 3, for calls of `dist`, functional and compiled ones, and what FSDP2 and DDP call."""
+    """Lesson 08, section 3, for calls of `dist`, functional and compiled ones, and what FSDP2 calls."""
     programs = {
         "right": lambda group, other: _eager(group),
         "group": lambda group, other: _eager(other),
@@ -78,7 +63,6 @@ def test_the_list_shows_another_group_root_and_peer_and_each_call_once():
         "compiled, group": lambda group, other: _compiled(other),
         "fsdp": lambda group, other: _sharded(DeviceMesh.from_group, group),
         "fsdp, group": lambda group, other: _sharded(DeviceMesh.from_group, other),
-        "ddp": lambda group, other: _sharded(None, group),
     }
     collectives = lesson_cells.copied(LESSON)["collectives"]
     with labkit.Ranks(3, device="cpu", backend="fake", quiet=True) as fake:
@@ -99,7 +83,6 @@ def test_the_list_shows_another_group_root_and_peer_and_each_call_once():
     assert all(call.endswith(" tp") for call in found["fsdp"])
     assert [call.split()[0] for call in found["fsdp, group"]] == names
     assert all(call.endswith(" [0, 2]") for call in found["fsdp, group"])
-    assert found["ddp"][-1] == "allreduce [84] float32 tp"
 
 
 def _other_dtype(form):
@@ -131,14 +114,6 @@ def test_detail_compares_gathers_and_scatters_in_place_and_not_their_functional_
     for form in ("gather", "scatter"):
         assert all("differ in the following aspects" in one and "dtypes" in one for one in said[form]), form
     assert said["functional gather"] == said["functional scatter"] == {"nothing"}
-
-
-@pytest.mark.slow
-def test_torchs_own_reader_does_not_know_gloos_group():
-    """Lesson 08, section 7: if it fails, torchfrtrace can read gloo's dumps now, and the lesson says no."""
-    read = [sys.executable, "-c", "from torch.distributed.flight_recorder.fr_trace import main; main()"]
-    ran = subprocess.run([*read, JOB.parent / "a", "-p", "trace_"], capture_output=True, text=True)
-    assert ran.returncode and ran.stderr.splitlines()[-1].startswith("KeyError")
 
 
 def test_how_an_end_is_judged():

@@ -32,6 +32,14 @@ def after_the_first():
     return {"a": {**A, "collective": 28}, "b": B}
 
 
+def the_thread_that_reads():
+    return {"a": A, "b": {**B, "line": line_of("for batch in torch.load(file):")}}
+
+
+def a_bool():
+    return {"a": A, "b": {**B, "rank": True}}
+
+
 def in_the_all_reduce():
     return {"a": A, "b": {**B, "line": line_of("dist.all_reduce(whole)")}}
 
@@ -79,6 +87,10 @@ def only_two_jobs():
     return {job: CALLS[job] for job in "AB"}
 
 
+def true_for_one():
+    return {**CALLS, "A": (True, *CALLS["A"][1:])}
+
+
 def the_name_of_the_call():
     return {**CALLS, "A": (1, "all_gather_into_tensor", "all_reduce", "bucketing on one rank")}
 
@@ -90,6 +102,8 @@ FINDINGS = {
     where_it_stands: "which line of the loop",
     its_last_call: "all ranks made that one",
     after_the_first: "there is an earlier number",
+    the_thread_that_reads: "where does the main thread of this one wait",
+    a_bool: "whole numbers",
     in_the_all_reduce: "where does the main thread of this one wait",
 }
 OUTPUTS = {
@@ -102,7 +116,8 @@ OUTPUTS = {
     an_own_word: "one of 'a graph break'",
     numbers_only: "None where the calls are alike",
     only_two_jobs: "None where the calls are alike",
-    the_name_of_the_call: "a merged call has none",
+    true_for_one: "None where the calls are alike",
+    the_name_of_the_call: "the comment above a call",
 }
 
 
