@@ -106,7 +106,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=_number(int, 1, 65_536), metavar="N", help=what)
     what, names = (
         "backend of its process groups, whatever the script asks for",
-        ("auto", "nccl", "gloo", "shm"),
+        ("auto", "nccl", "gloo"),
     )
     parser.add_argument("--backend", default="auto", choices=names, help=what)
     for name, metavar, what in FILES:
@@ -115,7 +115,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     for name, metavar, default, read, what in NUMBERS:
         said = what if default is None else f"{what} (default: {default})"
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
-    what = "compare every collective between ranks before it runs (gloo and shm; slower)"
+    what = "compare every collective between ranks before it runs (slower)"
     parser.add_argument("--verify", action="store_true", help=what)
     what = "print the program's source, too, and what each rank did at each line; the page has it in any case"
     parser.add_argument("--source", action="store_true", help=what)

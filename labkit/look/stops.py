@@ -14,9 +14,9 @@ from oddrank.stages import guards as guards_of
 
 from labkit import page
 from labkit.look import begun, journal, source
-from labkit.look.attempt import LOGS
 from labkit.look.found import Look
 from labkit.look.met import breaks_of
+from labkit.look.torchrun import LOGS
 from labkit.ranks.errors import name_all
 
 __all__ = ["html", "text"]

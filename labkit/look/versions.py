@@ -13,10 +13,11 @@ import pandas as pd
 
 from labkit import files
 from labkit.look import changes, command, gate, runs, torches, values, versions_page
-from labkit.look.attempt import world_size
 from labkit.look.causes import causes
+from labkit.look.command import world_size
 from labkit.look.found import FIRST, Look
 from labkit.look.launch import launched
+from labkit.look.torchrun import FAILED
 
 __all__ = ["DATA", "look", "measured"]
 
@@ -190,7 +191,7 @@ def _finish(
     print(f"\npage: {files.below(index)}", flush=True)
     reference = changes.reference(versions)
     if reference is None:
-        return command.SCRIPT
+        return FAILED
     status = 0
     if given.save:
         gate.save(reference["runs"][0]["counts"], given.save)

@@ -134,7 +134,7 @@ def test_other_decoders_are_seen_as_well(look, words, tmp_path):
         ("exit", "rank 1 raised SystemExit: 7"),
         ("die", "rank 1 died: exit code 5"),
         ("hang", "no end within"),
-        ("leave", "stalled: the ranks have waited for each other"),
+        ("leave", "rank 1 had ended the script by then, and the others called a further collective"),
         ("calm", ""),
     ],
 )

@@ -146,7 +146,6 @@ def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path:
     ("words", "sentence"),
     [
         (["-n", "3", "train.py", "none"], "torchrun started 2 ranks, and 3 were asked for"),
-        (["--stall", "5", "train.py", "none"], "the script's own init_process_group(timeout=...) decides"),
         (["--out", ".", "train.py", "none"], "is there already and not empty"),
         (["--trace", "train.py", "train.py", "none"], "train.py is there already: nothing is overwritten"),
     ],
@@ -165,7 +164,7 @@ def test_a_rank_that_raises_leaves_a_page_though_rank_0_is_inside_a_collective(t
     assert status and "rank 1 raised ValueError: the loss is nan" in report, said
     # torchrun ends rank 0 in its all_reduce, or rank 1 was gone before
     assert re.search(r"rank 0 (was waiting in all_reduce here:|raised RuntimeError)", report), said
-    assert "labkit/look/joined.py" not in said, said
+    assert "labkit/" not in report, said
     assert "train.py: 3 forwards recorded" in said, said
     assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
 
@@ -235,5 +234,6 @@ def test_two_machines_without_a_shared_folder_are_on_one_page(tmp_path: Path) ->
         said = two.output(both[0])
     assert "train.py: 3 forwards recorded  [gloo · cpu · 2 nodes]" in said, said
     assert {path.name for path in (homes[0] / "page").glob("rank-*")} == {"rank-0.json", "rank-1.json"}
-    assert {path.name for path in (homes[1] / "page").glob("*.*")} == {"rank-1.json", "compiles-1.jsonl"}
+    of_one = {"rank-1.json", "compiles-1.jsonl", "ended-1.json", "crash-1.txt"}
+    assert {path.name for path in (homes[1] / "page").glob("*.*")} == of_one
     assert "on 2 ranks" in (homes[0] / "page" / "index.html").read_text()
