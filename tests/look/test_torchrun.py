@@ -55,6 +55,10 @@ if sys.argv[1] == "raise" and dist.get_rank() == 1:
     raise ValueError("the loss is nan")
 if sys.argv[1] == "wait" and dist.get_rank() == 0:
     time.sleep(600)
+if sys.argv[1] == "kill" and dist.get_rank() == 1:
+    os.kill(os.getpid(), 9)
+if sys.argv[1] == "skip" and dist.get_rank() == 1:
+    dist.broadcast(torch.ones(1), 0)
 dist.all_reduce(torch.ones(1))
 """
 
@@ -170,7 +174,7 @@ def test_a_rank_that_raises_leaves_a_page_though_rank_0_is_inside_a_collective(t
 
 
 @pytest.mark.slow
-def test_where_rank_0_is_killed_the_others_have_written_and_merge_makes_the_page(
+def test_where_rank_0_is_killed_the_next_makes_the_page_and_so_does_merge_of_both_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     process = start(tmp_path, "--out", "page", "train.py", "wait")
@@ -182,7 +186,8 @@ def test_where_rank_0_is_killed_the_others_have_written_and_merge_makes_the_page
     first = min(pid for pid in descendants(process.pid) if b"\0RANK=0\0" in _environment(pid))
     os.kill(first, signal.SIGKILL)
     said, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode and not (tmp_path / "page" / "index.html").exists(), said
+    assert process.returncode and "\nrank 0 died: its process is gone" in said, said
+    assert "rank 0 died" in (tmp_path / "page" / "failure.txt").read_text(), "rank 1 made the page"
     # as after a copy from another machine: two folders, one rank in each
     (tmp_path / "other").mkdir()
     files[1].rename(tmp_path / "other" / "rank-1.json")
@@ -207,6 +212,36 @@ def test_where_rank_0_is_killed_the_others_have_written_and_merge_makes_the_page
         (alone / "rank-1.json").write_text(text)
         with pytest.raises(ValueError, match="rank-1.json is no record of a rank"):
             found.read(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.guard
+@pytest.mark.parametrize("by", ["look", "torchrun"])
+@pytest.mark.parametrize("kind", ["kill", "skip"])
+def test_the_cause_stands_first_whoever_starts_the_ranks(kind: str, by: str, tmp_path: Path) -> None:
+    """A rank that is killed, though the other one is told first; and ranks in different collectives."""
+    words = ["--out", "page", "--stall", "4", "train.py", kind]
+    if by == "torchrun":
+        status, said = torchrun(tmp_path, *words)
+    else:
+        (tmp_path / "train.py").write_text(SCRIPT)
+        command = [sys.executable, "-m", "labkit", "look", *words]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=HANG_S)
+        status, said = ran.returncode, ran.stdout + ran.stderr
+        assert status == 3
+    first, *rest = (tmp_path / "page" / "failure.txt").read_text().splitlines()
+    assert status and f"\n{first}\n" in said, said
+    if kind == "kill":
+        assert first.startswith("rank 1 failed after") and rest[0].startswith("rank 1 died: "), rest
+        assert ("SIGKILL" in rest[0]) == (by == "look"), "torchrun alone knows the signal"
+        assert any(
+            re.match(r"rank 0 (was waiting in all_reduce here|raised RuntimeError)", line) for line in rest
+        )
+    else:
+        assert first.startswith("stalled: the ranks have waited for each other for 4 s")
+        at = next(i for i, line in enumerate(rest) if line == "First difference, at collective 7:")
+        assert "rank 0  all_reduce" in rest[at + 1] and "rank 1  broadcast" in rest[at + 2], rest
+    assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
 
 
 def _environment(pid: int) -> bytes:
