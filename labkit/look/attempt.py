@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import tlparse
 from labkit.look.program import Program, run
 from labkit.look.steps import Options
 from labkit.ranks import RankError, Ranks
+from oddrank import tlparse
 
 __all__ = ["FAILURE", "LOGS", "STOPPED", "Ending", "attempt", "world_size"]
 

@@ -12,12 +12,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from labkit import files, tlparse
+from oddrank.files import write
+
+from labkit import files
 from labkit.look import chrome_trace, ends, found, gate, joined, journal, page, stops, summary, switches
 from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt, world_size
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
 from labkit.look.steps import Options
+from oddrank import tlparse
 
 __all__ = ["GATE", "INTERRUPTED", "SCRIPT", "folder_for", "look", "program_of"]
 
@@ -120,7 +123,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
     else:
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
-    index = files.replace(folder / "index.html", body.encode())
+    index = write(folder / "index.html", body.encode())
     if given.source and looked is not None and not early:
         said = f"{_source(looked)}\n\n{said}"
     print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
@@ -153,7 +156,7 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
-        files.replace(folder / FAILURE, failure.encode())
+        write(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.files import write
 from oddrank.record import install
 from oddrank.run_label import run_label
 
-from labkit import files
 from labkit.look import ends, journal
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
@@ -179,7 +179,7 @@ def collect(launch: Launch, post: Post, folder: Path, wait: float) -> None:
         post.take(f"end-{rank}", max(until - time.monotonic(), 0))
         body = None if rank == launch.rank else post.take(f"rank-{rank}")
         if body is not None:
-            files.replace(folder / f"rank-{rank}.json", body.encode())
+            write(folder / f"rank-{rank}.json", body.encode())
         if not (path := folder / f"compiles-{rank}.jsonl").exists():  # on another machine
             path.write_text("\n".join(_lines(post, rank)), "utf-8")
 
