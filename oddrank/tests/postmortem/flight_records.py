@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from oddrank.postmortem import material, verdict
+from oddrank.postmortem.folder import gather
+from oddrank.postmortem.judgement import judge
 
 DATA = Path(__file__).parents[3] / "data"  # of the checkout: recorded jobs
 
@@ -58,5 +59,5 @@ def dump(folder, rank, entries, groups):
 
 
 def told(folder):
-    held = material.gather([folder])
-    return verdict.judge(held), held
+    held = gather([folder])
+    return judge(held), held

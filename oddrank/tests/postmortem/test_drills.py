@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from oddrank.command import main
-from oddrank.postmortem import material, verdict
+from oddrank.postmortem.folder import gather
+from oddrank.postmortem.judgement import judge
+from oddrank.postmortem.owners import rank_of
+from oddrank.postmortem.verdict import Verdict
 
 DRILL = Path(__file__).with_name("drill.py")
 ENV = {
@@ -194,11 +197,11 @@ def left(tmp_path_factory):
     return run
 
 
-def told(folder: Path) -> verdict.Verdict:
-    return verdict.judge(material.gather([folder]))
+def told(folder: Path) -> Verdict:
+    return judge(gather([folder]))
 
 
-def everything(found: verdict.Verdict) -> str:
+def everything(found: Verdict) -> str:
     return "\n".join(map(str, [found.head, *found.chain]))
 
 
@@ -219,7 +222,7 @@ def test_the_rank_the_collective_and_the_cause(name, left):
         assert (found.difference.seq, found.difference.what) == at
     for pattern in words:
         assert re.search(pattern, everything(found)), f"{pattern} is not in\n{everything(found)}"
-    for said in [found.head, *found.chain, *(state.said for state in found.states.values())]:
+    for said in [found.head, *found.chain, *(state.sentence for state in found.states.values())]:
         for evidence in said.evidence:
             place = evidence.partition("#")[0]
             assert (folder / place).exists() or line_of(evidence, folder).strip(), f"{said}: no such evidence"
@@ -259,7 +262,7 @@ def test_without_one_rank_s_files_what_is_left_is_told(left, tmp_path):
     folder = tmp_path / "job"
     shutil.copytree(left("recompiling"), folder)
     for path in folder.rglob("*"):
-        if path.is_file() and material.rank_of(str(path.relative_to(folder))) == 1:
+        if path.is_file() and rank_of(str(path.relative_to(folder))) == 1:
             path.unlink()
     found = told(folder)
     assert found.kind == "waiting" and found.ranks == [1] and "nothing here says" in everything(found)
@@ -278,10 +281,10 @@ def test_without_one_rank_s_files_what_is_left_is_told(left, tmp_path):
     shutil.copytree(left("recompiling"), folder)
     for path in folder.glob("trace_*"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    held = material.gather([folder])
-    notes = [read.note for read in held.reads if Path(read.file).name.startswith("trace_")]
+    held = gather([folder])
+    notes = [read.note for read in held.files if Path(read.name).name.startswith("trace_")]
     assert len(notes) == 3 and all("cut off" in note for note in notes)
-    assert verdict.judge(held).ranks == [1]
+    assert judge(held).ranks == [1]
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ import pytest
 import torch
 from flight_records import DATA, dump, entry, told
 from oddrank.command import main
-from oddrank.postmortem import material, page
+from oddrank.postmortem.folder import gather
+from oddrank.postmortem.summary import summary
 
 NCCL = DATA / "recorded/1x-nvidia-h100-80gb-hbm3-2026-11-26/dumps/torch-2.13.0"
 
@@ -69,7 +70,7 @@ def test_a_pickle_that_wants_to_run_code_runs_none(tmp_path, capsys):
     assert main(["postmortem", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert not mark.exists() and "CANNOT TELL" in capsys.readouterr().out
     _, held = told(tmp_path)
-    assert "system" in held.reads[-1].note or "system" in held.reads[0].note
+    assert "system" in held.files[-1].note or "system" in held.files[0].note
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_a_pickle_that_asks_for_gigabytes_gets_none(tmp_path):
     megabytes, as_before = done.stdout.split()[-2:]
     assert int(megabytes) < 500 and as_before == "True", done.stdout + done.stderr
     _, held = told(job)
-    assert "more memory" in held.reads[0].note
+    assert "more memory" in held.files[0].note
 
 
 def test_a_text_of_a_record_cannot_write_to_the_terminal(tmp_path):
@@ -178,7 +179,7 @@ def test_a_text_of_a_record_cannot_write_to_the_terminal(tmp_path):
         '[rank2]: Traceback (most recent call last):\n[rank2]:   File "\x1b[2J.py", line 1, in f\n'
         "[rank2]: ValueError: x\n"
     )
-    said = page.summary(*told(job))
+    said = summary(*told(job))
     assert "\x1b" not in said and "\x07" not in said and max(map(len, said.splitlines())) < 2000
 
 
@@ -189,8 +190,8 @@ def test_a_file_that_goes_while_it_is_read_is_said(tmp_path):
     def progress(done, total, file):
         (tmp_path / "nccl_trace_rank_1").unlink(missing_ok=True)
 
-    held = material.gather([tmp_path], progress)
-    assert held.reads[1].note == "cannot be read: No such file or directory"
+    held = gather([tmp_path], progress)
+    assert held.files[1].note == "cannot be read: No such file or directory"
 
 
 def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
@@ -205,8 +206,8 @@ def test_a_folder_that_cannot_be_read_is_said(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    held = material.gather([tmp_path])
-    notes = {read.file: read.note for read in held.reads}
+    held = gather([tmp_path])
+    notes = {read.name: read.note for read in held.files}
     assert notes["theirs/"] == "cannot be read: Permission denied" and list(held.dumps) == [0]
 
 
@@ -217,8 +218,8 @@ def test_a_log_with_holes_is_read_and_a_binary_file_is_not(tmp_path):
     )
     torch.save(torch.zeros(4096), tmp_path / "zeros_1.pt")
     torch.save(torch.randn(4096), tmp_path / "weights_1.pt")
-    held = material.gather([tmp_path])
-    assert {read.file: read.kind for read in held.reads} == {
+    held = gather([tmp_path])
+    assert {read.name: read.kind for read in held.files} == {
         "rank_1.log": "log", "weights_1.pt": "", "zeros_1.pt": "",
     }  # fmt: skip
     assert [row.rank for row in held.rows if "bad batch" in row.text] == [1]
@@ -228,8 +229,8 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
     for rank in range(2):
         (tmp_path / f"node{rank}" / "logs").mkdir(parents=True)
         dump(tmp_path / f"node{rank}" / "logs", rank, [entry(1)], {})
-    held = material.gather(tmp_path / f"node{rank}" / "logs" for rank in range(2))
-    assert [read.file.split("/")[-3:-1] for read in held.reads] == [["node0", "logs"], ["node1", "logs"]]
+    held = gather(tmp_path / f"node{rank}" / "logs" for rank in range(2))
+    assert [read.name.split("/")[-3:-1] for read in held.files] == [["node0", "logs"], ["node1", "logs"]]
 
 
 def test_a_request_that_cannot_be_met(tmp_path, capsys):
@@ -257,7 +258,7 @@ def test_records_without_a_rank_are_left_out_and_said(tmp_path):
     dump(tmp_path, 0, [entry(1)], groups)
     (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "record")
     found, held = told(tmp_path)
-    assert found.kind == "cannot tell" and "no rank" in held.reads[0].note
+    assert found.kind == "cannot tell" and "no rank" in held.files[0].note
 
 
 def test_two_groups_of_one_name_with_other_members_are_not_compared(tmp_path):

@@ -42,7 +42,7 @@ def test_a_later_stack_wins_over_an_older_record(tmp_path):
     for rank in range(3):
         stack(tmp_path, rank, 80 if rank == 1 else 70, "broadcast" if rank == 1 else "all_reduce", at=40.0)
     found, held = told(tmp_path)
-    assert (found.kind, found.ranks, sorted(held.older)) == ("waiting", [1], [0, 1, 2]), said(found)
+    assert (found.kind, found.ranks, sorted(held.stale)) == ("waiting", [1], [0, 1, 2]), said(found)
     assert "rank 1 at train.py:80 in step" in said(found) and "has not made" not in said(found)
     older = [text for text in found.unknown if text.startswith("the record of rank 1")]
     assert "train.py:80" in older[0] and "40 s older" in older[0] and "stacks_1.txt" in older[0]
@@ -62,7 +62,7 @@ def test_a_stack_that_does_not_contradict_a_record_leaves_it(case, tmp_path):
         (tmp_path / "stacks_0.txt").rename(tmp_path / "more_0.txt")
         stack(tmp_path, 0, 30, "all_reduce", at=40.0)
     found, held = told(tmp_path)
-    assert (found.kind, found.ranks, found.difference.seq, held.older) == ("difference", [1], 5, {})
+    assert (found.kind, found.ranks, found.difference.seq, held.stale) == ("difference", [1], 5, {})
     age = "by the times of the files 40 s older than its last file: it may have made the call since"
     assert (age in said(found)) is (case == "in the program")
 

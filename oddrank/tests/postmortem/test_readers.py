@@ -53,7 +53,7 @@ def test_py_spy_names_a_process_and_the_log_its_rank(tmp_path):
     assert found.ranks == [1] and "loader.py:6 in read_batch < train.py:22 in step  [spy.4242.txt:4]" in said(
         found
     )
-    assert [read.kind for read in held.reads] == ["log", "flight record", "flight record", "stacks"]
+    assert [read.kind for read in held.files] == ["log", "flight record", "flight record", "stacks"]
 
 
 def test_a_compile_that_took_longer_than_the_timeout(tmp_path):
@@ -88,7 +88,7 @@ def test_a_launcher_numbers_files_by_node_and_torch_by_rank(tmp_path):
         "[rank2]: Traceback (most recent call last):\n[rank2]: ValueError: bad batch\nlast words\n"
     )
     found, held = told(tmp_path)
-    assert (found.kind, found.ranks) == ("dead", [2]) and held.reads[0].rank == 2
+    assert (found.kind, found.ranks) == ("dead", [2]) and held.files[0].rank == 2
 
 
 def test_errors_of_others_are_no_cause(tmp_path):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from oddrank.command import main
-from oddrank.postmortem import annotation, material
+from oddrank.postmortem import annotation
+from oddrank.postmortem.folder import gather
 
 PROGRAM = """\
 import torch
@@ -136,7 +137,7 @@ def test_a_trace_from_outside_is_shown_as_text_and_without_end_is_cut(job, capsy
     assert "see net.py:3" in page and "/home/ada" not in page
     assert "def step(x):" in said and "\x1b" not in said and "\x07" not in said
     assert re.search(r"\d more functions are not shown", rest) and "def step(x):" in first
-    drawn = annotation.shown(material.gather([job]), {trace.path.name: trace.path}).text.splitlines()
+    drawn = annotation.annotation(gather([job])).text.splitlines()
     assert len(drawn) <= annotation.MOST_LINES and max(map(len, drawn)) <= annotation.MOST_WIDE
 
 

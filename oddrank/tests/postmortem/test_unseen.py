@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flight_records import dump, entry, told
-from oddrank.postmortem.states import doing
+from oddrank.postmortem.activity import activity
 
 GLOO = "gloo:all_reduce"
 
@@ -36,7 +36,7 @@ def test_a_record_of_the_start_is_not_compared_with_those_of_the_end(tmp_path):
         (tmp_path / f"log_{rank}.txt").write_text(failed(rank, 30, TIMEOUT))
     dump(tmp_path, 1, [entry(n, op=GLOO, line=20) for n in (1, 2)], {"0": range(3)})
     found, held = told(tmp_path)
-    assert (found.kind, found.ranks, list(held.older)) == ("waiting", [1], [1])
+    assert (found.kind, found.ranks, list(held.stale)) == ("waiting", [1], [1])
     assert (
         "ranks 0, 2 wait in all_reduce([1024] Float) number 6 of default_pg at train.py:30 in step"
         in said(found)
@@ -57,7 +57,7 @@ def test_a_record_that_ends_at_the_same_moment_is_compared(tmp_path):
     late = entry(1, op=GLOO, group="1", desc="loss", line=50, time_created_ns=entry(9)["time_created_ns"])
     dump(tmp_path, 1, [*(entry(n, op=GLOO) for n in range(1, 6)), late], {"0": range(3)})
     found, held = told(tmp_path)
-    assert (found.kind, found.ranks, found.difference.seq, held.older) == ("difference", [1], 6, {})
+    assert (found.kind, found.ranks, found.difference.seq, held.stale) == ("difference", [1], 6, {})
 
 
 def test_a_call_that_has_not_ended_is_a_difference(tmp_path):
@@ -158,7 +158,7 @@ def test_the_stack_of_a_worker_is_not_that_of_its_rank(tmp_path):
     (tmp_path / "stacks_0.txt").write_text(text)
     found, _ = told(tmp_path)
     assert (
-        found.states[0].said.text
+        found.states[0].sentence.text
         == "its stack is at train.py:19 in main, waiting for a worker of its DataLoader"
     )
     assert "rank 0 has a worker of a DataLoader, which is at train.py:8 in Data.__getitem__" in said(found)
@@ -235,7 +235,9 @@ def test_messages_are_told_from_collectives(tmp_path):
         text = "Current thread 0x00007f (most recent call first):\n" + inner.format(file, name)
         (tmp_path / f"stacks_{rank}.txt").write_text(text + '  File "/a/pipe.py", line 14 in main\n')
         found, held = told(tmp_path)
-        assert words in [said.text.partition(" ")[2].partition(" ")[2] for said in doing(held, rank, [], 0)]
+        assert words in [
+            said.text.partition(" ")[2].partition(" ")[2] for said in activity(held, rank, [], 0)
+        ]
         assert found.states[rank].name == "waiting"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from oddrank.page import SOURCE_STYLE
 from oddrank.places import is_library
@@ -17,7 +15,7 @@ from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
 from oddrank.source.listing import Listing, Section
 
-__all__ = ["Shown", "annotated", "shown", "unfinished"]
+__all__ = ["Annotation", "annotation", "source", "unfinished"]
 
 MOST_BYTES = 8 << 30  # of all traces
 BEFORE, AFTER = 2, 6  # lines around the one at which a compile began
@@ -28,7 +26,7 @@ MOST_LINES, MOST_WIDE = 30, 200  # of the terminal
 
 
 @dataclass(frozen=True)
-class Shown:
+class Annotation:
     """The source as it is shown: `text` for the terminal, of what was being compiled, and `parts` of the page."""
 
     text: str = ""
@@ -43,16 +41,11 @@ class _Own(Sources):
         return "" if is_library(file) else super().text(file)
 
 
-def shown(material: Material, places: Mapping[str, Path]) -> Shown:
-    """Draw the source of what a job compiled; nothing where no log of TORCH_TRACE has a compile.
-
-    Args:
-        material: What was recognised.
-        places: The path of each file by its name in the evidence.
-    """
-    whole = annotated(material, places)
+def annotation(material: Material) -> Annotation:
+    """Draw the source of what a job compiled; nothing where no log of TORCH_TRACE has a compile."""
+    whole = source(material)
     if whole is None:
-        return Shown()
+        return Annotation()
     text, parts = "", []
     if open_ := unfinished(whole):
         drawn = open_.text().partition("\n\n")[2]  # without the key to what a whole source has
@@ -60,43 +53,39 @@ def shown(material: Material, places: Mapping[str, Path]) -> Shown:
         # a link to a function leads to the whole of it
         parts = ["<h2>What was being compiled</h2>", _html(open_)]
     n = len(whole.listing.sections)
-    said = f"<summary>{n} function{'s' * (n != 1)}</summary>"
+    summary = f"<summary>{n} function{'s' * (n != 1)}</summary>"
     parts += [
         "<h2>The source, and what each rank compiled of it</h2>",
-        f"<details>{said}{_html(whole)}</details>",
+        f"<details>{summary}{_html(whole)}</details>",
     ]
-    return Shown(text, (SOURCE_STYLE, *parts))
+    return Annotation(text, (SOURCE_STYLE, *parts))
 
 
-def _html(source: AnnotatedSource) -> str:
-    drawn = source._repr_html_()
+def _html(whole: AnnotatedSource) -> str:
+    drawn = whole._repr_html_()
     return drawn if len(drawn) <= MOST_HTML else f"<p>Not shown: it has {len(drawn) >> 20} MB.</p>"
 
 
-def annotated(material: Material, places: Mapping[str, Path]) -> AnnotatedSource | None:
-    """Annotate the source of what a job compiled; None where no log of TORCH_TRACE has a compile.
-
-    Args:
-        material, places: As for `shown`.
-    """
+def source(material: Material) -> AnnotatedSource | None:
+    """The annotated source of what a job compiled; None where no log of TORCH_TRACE has a compile."""
     sources, parsed, left = _Own(), Parsed(), MOST_BYTES
     parts: dict[int, Tables] = {}
     notes: list[str] = []
-    traces = [read for read in material.reads if read.kind == "TORCH_TRACE" and read.file in places]
-    for read in sorted(traces, key=lambda read: -read.written):
-        left -= read.size
+    traces = [file for file in material.files if file.kind == "TORCH_TRACE"]
+    for file in sorted(traces, key=lambda file: -file.written):
+        left -= file.size
         if left < 0:
-            notes.append(f"{read.file} was not read: the traces are too large")
+            notes.append(f"{file.name} was not read: the traces are too large")
             continue
-        log = Compiles(read.rank, sources, parsed)
+        log = Compiles(file.rank, sources, parsed)
         try:
-            for entry in in_file(places[read.file], notes.append):
+            for entry in in_file(file.path, notes.append):
                 log.feed(entry)
         except OSError:  # a job that goes on may take it away
             continue
         log.rank = rank = log.rank or 0
         if log.tries and rank in parts:
-            notes.append(f"{read.file} was not read: a newer trace is of the same rank")
+            notes.append(f"{file.name} was not read: a newer trace is of the same rank")
         elif log.tries:
             parts[rank] = log.tables(log.chosen())
     if not parts:
@@ -114,21 +103,21 @@ def annotated(material: Material, places: Mapping[str, Path]) -> AnnotatedSource
     return AnnotatedSource(found)
 
 
-def unfinished(source: AnnotatedSource) -> AnnotatedSource | None:
+def unfinished(whole: AnnotatedSource) -> AnnotatedSource | None:
     """The lines around what ranks were compiling when their traces end; None where no rank was, or none is known.
 
     Args:
-        source: Of all that was compiled.
+        whole: Of all that was compiled.
     """
-    whole = source.listing
+    listing_ = whole.listing
     found = []
-    for section in whole.sections:
+    for section in listing_.sections:
         if (at := _began(section)) is not None:
             rows = section.rows[max(at - BEFORE, 0) : at + AFTER + 1]
             found.append(replace(section, rows=rows, library=False))
     more = len(found) - MOST_OPEN
-    said = [f"{more} more functions were being compiled"] if more > 0 else []
-    open_ = Listing(found[:MOST_OPEN], whole.ranks, whole.torch, said, whole.counted)
+    notes = [f"{more} more functions were being compiled"] if more > 0 else []
+    open_ = Listing(found[:MOST_OPEN], listing_.ranks, listing_.torch, notes, listing_.counted)
     return AnnotatedSource(open_) if found else None
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oddrank.page import escape
-from oddrank.postmortem import differences
-from oddrank.postmortem.differences import Difference, Group
-from oddrank.postmortem.rows import Dump
+from oddrank.postmortem.calls import Dump
+from oddrank.postmortem.differences import Difference, Group, groups, likeness
 
-__all__ = ["STYLE", "timeline"]
+__all__ = ["call_table"]
 
 BEFORE, AFTER = 5, 6  # columns beside the first difference
 MOST_GROUPS = 12
@@ -19,7 +18,7 @@ border:1px solid var(--line)}.line td.same{color:var(--quiet)}.line td.odd{backg
 .line td.unseen{color:var(--quiet);border-style:dashed}.line .at{border-top:3px solid #D55E00}</style>"""
 
 
-def timeline(dumps: Mapping[int, Dump], found: list[Difference], ranks: list[int]) -> str:
+def call_table(dumps: Mapping[int, Dump], found: list[Difference], ranks: list[int]) -> str:
     """Return the tables as HTML, those of groups with a difference first.
 
     Args:
@@ -28,14 +27,14 @@ def timeline(dumps: Mapping[int, Dump], found: list[Difference], ranks: list[int
         ranks: all that are known.
     """
     by_group = {(d.group.name, d.group.desc, d.group.members): d for d in found}
-    every = differences.groups(dumps)
+    every = groups(dumps)
     every.sort(key=lambda group: (group.name, group.desc, group.members) not in by_group)
     parts = [STYLE]
     for group in every[:MOST_GROUPS]:
         difference = by_group.get((group.name, group.desc, group.members))
         shown = _table(group, difference, ranks)
-        said = escape(f"{group}, {len(group.calls)} ranks: no difference")
-        parts.append(shown if difference else f"<details><summary>{said}</summary>{shown}</details>")
+        summary = escape(f"{group}, {len(group.calls)} ranks: no difference")
+        parts.append(shown if difference else f"<details><summary>{summary}</summary>{shown}</details>")
     if len(every) > MOST_GROUPS:
         parts.append(f"<p class='quiet'>… and {len(every) - MOST_GROUPS} more groups.</p>")
     return "".join(parts)
@@ -52,17 +51,17 @@ def _table(group: Group, difference: Difference | None, ranks: list[int]) -> str
     for rank in members:
         cells = "".join(_cell(group, rank, n, alike[n]) for n in columns)
         body += f"<tr><th>rank {rank}</th>{cells}</tr>"
-    said = f"{group}, ranks {len(members)}" + (
+    title = f"{group}, ranks {len(members)}" + (
         f"; they differ at {first}" if difference else "; no difference"
     )
-    return f"<h3>{escape(said)}</h3><div class='line'><table><tr><th></th>{head}</tr>{body}</table></div>"
+    return f"<h3>{escape(title)}</h3><div class='line'><table><tr><th></th>{head}</tr>{body}</table></div>"
 
 
 def _usual(group: Group, number: int) -> tuple | None:
     counts: dict[tuple, int] = {}
     for calls in group.calls.values():
         if number in calls:
-            kind = differences.likeness(calls[number])
+            kind = likeness(calls[number])
             counts[kind] = counts.get(kind, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     tie = len(ordered) > 1 and ordered[0][1] == ordered[1][1]
@@ -71,12 +70,12 @@ def _usual(group: Group, number: int) -> tuple | None:
 
 def _cell(group: Group, rank: int, number: int, usual: tuple | None) -> str:
     if rank not in group.calls:
-        return "<td class='unseen'>no call recorded</td>" if number else "<td></td>"
+        return "<td class='unseen'>no call recorded</td>"
     calls = group.calls[rank].get(number)
     if not calls:
         past = number < min(group.calls[rank])
         return "<td class='unseen'>not kept</td>" if past else "<td class='none'>no call</td>"
-    kind = "same" if differences.likeness(calls) == usual else "odd"
+    kind = "same" if likeness(calls) == usual else "odd"
     kind += " open" if calls[0].open else ""
     title = escape(f"{calls[0]} {calls[0].where} {calls[0].cite}")
     shape = "×".join(map(str, calls[0].inputs[0])) if calls[0].inputs else ""

@@ -50,26 +50,27 @@ def _postmortem(asked: argparse.Namespace) -> int:
 
 
 def _verdict(folders: list[Path], out: Path) -> int:
-    from oddrank.postmortem import annotation, material, page, tools, verdict
+    from oddrank.postmortem import annotation, judgement, page, tools
+    from oddrank.postmortem.folder import gather
+    from oddrank.postmortem.summary import summary
 
-    held = material.gather(folders, _Progress() if sys.stderr.isatty() else lambda done, total, file: None)
-    told = verdict.judge(held)
-    places = dict((file, path) for path, file in material.found(folders))
-    drawn = annotation.Shown()
+    material = gather(folders, _Progress() if sys.stderr.isatty() else lambda done, total, file: None)
+    verdict = judgement.judge(material)
+    source = annotation.Annotation()
     try:
-        drawn = annotation.shown(held, places)
+        source = annotation.annotation(material)
     except Exception as error:  # traces are data from outside, and cost no verdict
         print(f"oddrank: the source is not shown: {type(error).__name__}: {error}", file=sys.stderr)
-    print(page.summary(told, held, drawn.text), flush=True)
-    if not any(read.kind for read in held.reads):
+    print(summary(verdict, material, source.text), flush=True)
+    if not any(file.kind for file in material.files):
         return 1
-    html = page.html(told, held, folders[0].resolve().name, tools.run(held, places, out), drawn.parts)
+    html = page.html(verdict, material, folders[0].resolve().name, tools.run(material, out), source.parts)
     try:
         path = files.write(out / "index.html", html.encode("utf-8", "replace"))
     except OSError as error:
         raise ValueError(f"cannot write in {out}: {error.strerror or error}") from error
     print(f"\npage: {path}")
-    return 0 if told.told else 1
+    return 1 if verdict.kind == "cannot tell" else 0
 
 
 class _Progress:

@@ -1,4 +1,4 @@
-"""The calls of all ranks, compared by group: the first at which they differ, and which difference comes of which."""
+"""The calls of all ranks, compared by group: the first at which they differ."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from oddrank.postmortem.rows import Call, Dump
+from oddrank.postmortem.calls import Call, Dump
+from oddrank.postmortem.sentences import Sentence, rank_names, sentence
 
-__all__ = ["Difference", "Group", "differences", "groups", "likeness", "older", "root"]
+__all__ = ["Difference", "Group", "differences", "groups", "likeness"]
 
 # calls in which the ranks' sizes may differ by right
 UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv")
@@ -58,6 +59,19 @@ class Difference:
             )
         return sorted(self.present) if len(self.absent) > len(self.present) > 0 else self.absent
 
+    @property
+    def phrase(self) -> str:
+        """Its number and its group in words."""
+        return f"{'message' if self.group.p2p else 'collective'} {self.seq} of {self.group}"
+
+    def calls(self) -> list[Sentence]:
+        """Who called what: a sentence for each kind of call."""
+        kinds = [[self.present[rank] for rank in ranks] for ranks in self.kinds]
+        return [
+            sentence(f"{rank_names(call.rank for call in calls)}: {calls[0].phrase}", *calls[:3])
+            for calls in kinds
+        ]
+
 
 def likeness(calls: list[Call]) -> tuple:
     """What has to be alike on all ranks: name, sizes where they have to be, and dtype."""
@@ -106,30 +120,6 @@ def differences(dumps: Mapping[int, Dump], world: Iterable[int] = ()) -> list[Di
     return sorted(found, key=lambda d: min(call.created for call in d.present.values()))
 
 
-def older(found: Iterable[Difference], dumps: Mapping[int, Dump]) -> dict[int, Difference]:
-    """The ranks whose record may have been written before the others', each with the first call that it lacks.
-
-    Such a record ends before that call, also in time; the call has ended on the others, and one of them went on.
-    A rank that stopped there looks the same where the others did not wait for each call: the records do not tell.
-
-    Args:
-        found: the differences.
-        dumps: the flight records by rank.
-    """
-    ranks: dict[int, Difference] = {}
-    for difference in found:
-        present = difference.present.items()
-        if difference.what != "missing" or any(call.open for _, call in present):
-            continue
-        if not any(dumps[rank].calls[-1].index > call.index for rank, call in present):
-            continue
-        since = min(call.created for call in difference.present.values())
-        for rank in difference.absent:
-            if all(call.created < since for call in dumps[rank].calls):
-                ranks.setdefault(rank, difference)
-    return ranks
-
-
 def _first(group: Group, there: list[int], unseen: list[int], dumps: Mapping[int, Dump]) -> Difference | None:
     numbers = [calls for rank, calls in group.calls.items() if rank in there]
     if not numbers:
@@ -155,33 +145,3 @@ def _what(kinds: list[tuple]) -> str:
     names = {tuple(one[0] for one in kind) for kind in kinds}
     sizes = {tuple(one[1] for one in kind) for kind in kinds}
     return "operation" if len(names) > 1 else "size" if len(sizes) > 1 else "dtype"
-
-
-def root(found: list[Difference], dumps: Mapping[int, Dump]) -> tuple[list[Difference], bool]:
-    """Follow who waits for whom: a rank that has not come to a call may be waiting in another.
-
-    Args:
-        found: the differences.
-        dumps: the flight records by rank.
-
-    Returns:
-        The way to the difference that the others come of, which stands last; and whether it is a circle.
-    """
-    if not found:
-        return [], False
-    way = [found[0]]
-    while True:
-        here = way[-1]
-        following = next(
-            (d for r in here.absent for d in found if d is not here and _waits(dumps[r], d, r)), None
-        )  # fmt: skip
-        if following is None or len(here.kinds) > 1:
-            return way, False
-        if following in way:
-            return way[way.index(following) :], True
-        way.append(following)
-
-
-def _waits(dump: Dump, difference: Difference, rank: int) -> bool:
-    call = difference.present.get(rank)
-    return call is not None and (call.open or call in [c for c in dump.calls if not c.p2p][-1:])

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from oddrank.postmortem.rows import Call, Dump, Frame, scatters, short
+from oddrank.postmortem.calls import Call, Dump, scatters
+from oddrank.postmortem.rows import Frame, short
 
 __all__ = ["Unreadable", "looks_like", "read"]
 

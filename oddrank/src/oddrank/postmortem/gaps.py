@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from oddrank.postmortem.clues import call, named
 from oddrank.postmortem.material import Material
+from oddrank.postmortem.sentences import rank_names
 from oddrank.postmortem.staleness import age
 
 __all__ = ["gaps"]
@@ -38,42 +38,44 @@ def gaps(material: Material, ranks: list[int], asked: list[int], well: bool) -> 
         asked: the ranks of the verdict, whose stacks and logs are missed most.
         well: whether nothing is wrong, so that neither is missed.
     """
-    said = []
-    attempts = sorted({found for read in material.reads for found in re.findall(r"attempt_\d+", read.file)})
+    sentences = []
+    attempts = sorted({found for file in material.files for found in re.findall(r"attempt_\d+", file.name)})
     if len(attempts) > 1:
-        said.append(
+        sentences.append(
             f"files of several starts are read as one ({', '.join(attempts[:6])}): name the folder of one"
         )
-    without = [rank for rank in ranks if rank not in material.dumps and rank not in material.older]
-    for rank, dump in sorted(material.older.items())[:8]:
-        last = f"ends with {call(dump.calls[-1])}" if dump.calls else "has no call"
+    without = [rank for rank in ranks if rank not in material.dumps and rank not in material.stale]
+    for rank, dump in sorted(material.stale.items())[:8]:
+        last = f"ends with {dump.calls[-1].phrase}" if dump.calls else "has no call"
         why = "the others' go on: it is of an earlier moment, or the rank made no call after that"
         if rank in material.why:
             shown, cite = material.why[rank]
             old = age(material, rank, cite)
             why = f"{shown} [{cite}]: it is of an earlier moment{f' ({old})' if old else ''}"
-        said.append(f"the record of rank {rank}, {dump.file}, {last}, and {why}; it is compared with none")
-    if not (material.dumps or material.older):
-        said.append(RECORD)
+        sentences.append(
+            f"the record of rank {rank}, {dump.file}, {last}, and {why}; it is compared with none"
+        )
+    if not (material.dumps or material.stale):
+        sentences.append(RECORD)
     elif without:
-        said.append(f"no flight record of {named(without)}: what they called is not known")
+        sentences.append(f"no flight record of {rank_names(without)}: what they called is not known")
     calls = [
         made for dump in material.dumps.values() for made in dump.calls if made.group not in dump.members
     ]
     groups = sorted({made.of for made in calls if made.desc != "default_pg"})
     if groups:
         who = ", ".join(groups[:6])
-        said.append(
+        sentences.append(
             f"the members of {who} are not in gloo's records: a rank that never called there is not missed"
         )
     lost = [d for d in material.dumps.values() if d.wrapped or d.backend == "gloo"]
     if any(call.p2p for dump in lost for call in dump.calls):
-        said.append(
+        sentences.append(
             "send and recv have no common number: over gloo, and where the oldest calls are lost, they were not"
             " compared"
         )
     for kind, names, way in OTHERS:
         lack = [rank for rank in (asked or ranks) if not material.of(rank, *names)]
         if lack and not well:
-            said.append(f"no {kind} of {named(lack)}: {way}")
-    return said
+            sentences.append(f"no {kind} of {rank_names(lack)}: {way}")
+    return sentences

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from oddrank.postmortem.clues import named
 from oddrank.postmortem.material import Material
 from oddrank.postmortem.rows import Row
-from oddrank.postmortem.states import Said
+from oddrank.postmortem.sentences import Sentence, rank_names, sentence
+from oddrank.postmortem.verdict import Verdict
 
-__all__ = ["apart", "group_of"]
+__all__ = ["different_groups", "group_of"]
 
 # /default_pg/0//NAME//cpu//0/1: the store's prefixes, the group's name, the device, and the key of a member
 NAME = re.compile(r"//([^/]+)//[a-z]+(?:/|$)")
@@ -29,19 +29,15 @@ def group_of(key: str) -> str:
     return found[1] if found else ""
 
 
-def apart(material: Material) -> tuple[list[int], Said, list[Said]] | None:
-    """Ranks that wait in the making of different groups.
-
-    Returns:
-        The ranks that are known to be wrong; the verdict; what led to it. None where no two ranks wait so.
-    """
+def different_groups(material: Material) -> Verdict | None:
+    """The verdict on ranks that wait in the making of different groups; None where no two ranks wait so."""
     waits: dict[str, list[Row]] = {}
     for rank in material.ranks():
         rows = [row for row in material.of(rank, "store") if group_of(row.key)]
         if rows:
             waits.setdefault(group_of(rows[-1].key), []).append(rows[-1])
     sides = sorted(waits.items(), key=lambda side: len(side[1]))
-    chain: list[Said] = []
+    chain: list[Sentence] = []
     odd: set[int] = set()
     for name, rows in sides:
         used = [c for dump in material.dumps.values() for c in dump.calls if c.group == name]
@@ -49,21 +45,21 @@ def apart(material: Material) -> tuple[list[int], Said, list[Said]] | None:
         # gloo's group is made before the first call in it: who still waits for it makes another one
         if other and len(other) == len(used) and material.dumps[other[0].rank].backend == "gloo":
             call, odd = other[0], odd | set(_ranks(rows))
-            text = f"{named(sorted({c.rank for c in other}))} made group {name} ({call.of}) and called {call} in it"
-            text += f" at {call.where}: {named(_ranks(rows))} makes another group under this name"
-            chain.append(Said(text, (call.cite, rows[0].cite)))
+            text = (
+                f"{rank_names({c.rank for c in other})} made group {name} ({call.of}) and called {call} in it"
+            )
+            text += f" at {call.where}: {rank_names(_ranks(rows))} makes another group under this name"
+            chain.append(sentence(text, call, rows[0]))
     if len(waits) < 2 and not odd:
         return None
-    at = []
+    places = []
     for name, rows in sides:
         verb = "waits" if len(rows) == 1 else "wait"
         where = f" at {rows[0].where}" if rows[0].where else ""
-        at.append(f"{named(_ranks(rows))} {verb} in the making of group {name}{where}")
-    head = Said(
-        f"the ranks make different groups: {' and '.join(at)}",
-        tuple(row.cite for _, rows in sides for row in rows[:2]),
-    )
-    return sorted(odd), head, [*chain, Said(ADVICE)]
+        places.append(f"{rank_names(_ranks(rows))} {verb} in the making of group {name}{where}")
+    text = f"the ranks make different groups: {' and '.join(places)}"
+    head = sentence(text, *(row for _, rows in sides for row in rows[:2]))
+    return Verdict("difference", sorted(odd), head, [*chain, Sentence(ADVICE)])
 
 
 def _ranks(rows: list[Row]) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["SRUN", "Line", "Lines", "looks_like", "prefix"]
 
 LONGEST = 64 * 1024  # bytes of a line that are looked at
+STEP = 4 * 2**20  # bytes between two signs of progress
 
 RANK = re.compile(r"^\[(?:rank ?|Rank )(\d{1,5})\]:? ?")
 TEE = re.compile(r"^\[([A-Za-z_]\w*?)(\d{1,5})\]:")  # torchrun's --tee: role and local rank
@@ -72,16 +73,24 @@ def looks_like(head: bytes) -> bool:
 
 
 class Lines:
-    """The lines of a file, one at a time, cut to `LONGEST` bytes; `done` counts bytes."""
+    """The lines of a file with their numbers, one at a time, cut to `LONGEST` bytes.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.done = path, 0
+    Args:
+        path: of the file.
+        progress: is called now and then with the bytes that were read.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[int], None] = lambda done: None) -> None:
+        self.path, self.progress = path, progress
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         with self.path.open("rb") as file:
-            number, going_on = 0, False
+            number, going_on, done, shown = 0, False, 0, 0
             while line := file.readline(LONGEST):
-                self.done += len(line)
+                done += len(line)
+                if done - shown > STEP:
+                    shown = done
+                    self.progress(done)
                 number += not going_on
                 if not going_on:
                     yield number, line.replace(b"\0", b"").decode("utf-8", "replace").rstrip("\r\n")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["QUICK", "SAID"]
+__all__ = ["FOLLOWS", "QUICK", "SENTENCES", "WAITS"]
 
 # kind, what the text has, and the group that is its key
-SAID = [
+SENTENCES = [
     (kind, re.compile(pattern))
     for kind, pattern in (
         ("watchdog", r"Watchdog caught collective operation timeout: WorkNCCL\((.*?)\)"),
@@ -39,3 +39,10 @@ QUICK = re.compile(
     r"|cache (?:hit|miss)|Graph break|Recompiling|allocate|wait timeout|connectFullMesh|what\(\)|does not belong"
     r"|death signal|CANCELLED|closing signal|Detected mismatch|failed to pass"
 )
+# errors that follow from the fault of another rank or of the launcher
+FOLLOWS = re.compile(
+    r"DistBackendError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|DistNetworkError|DistStoreError"
+    r"|NCCL|gloo|TCPStore|Broken pipe|monitoredBarrier|ProcessRaisedException|ProcessExitedException|wait timeout"
+    r"|connectFullMesh"
+)
+WAITS = re.compile(r"Timed out waiting|Watchdog caught|Operation timed out|failure detected by watchdog")

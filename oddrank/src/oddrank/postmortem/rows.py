@@ -1,11 +1,12 @@
-"""What the readers of all kinds of files produce: rows of evidence, and the calls of a flight record."""
+"""What the readers of all kinds of files produce: files, rows of evidence, and the frames of a stack."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Call", "Dump", "Frame", "Read", "Row", "is_own", "own", "scatters", "short"]
+__all__ = ["MOST_RANKS", "File", "Frame", "Row", "above_own", "is_own", "own_lines", "short"]
 
 # torch's and Python's own files, and code that a compiler generated
 FOREIGN = re.compile(
@@ -13,11 +14,8 @@ FOREIGN = re.compile(
     r"|^(threading|queue|selectors|socket|subprocess|contextlib|runpy|functools|pickle|ssl)\.py$"  # py-spy's names
     r"|^(multiprocessing|concurrent|asyncio|importlib|logging|json)/"
 )
-GENERATED = re.compile(
-    r"^<eval_with_key>|torchinductor_|(^|/)c[a-z0-9]{50,}\.py$|_functorch/_aot_autograd|_inductor/"
-)
-COMPILES = re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx")
 LONGEST = 400
+MOST_RANKS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,88 +61,23 @@ class Row:
         """
         return f"{self.file}:{self.line}" if self.line else self.file
 
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective or message of a flight record; `index` is its place in the record, `entry` counts from 0 there."""
-
-    rank: int
-    group: str
-    desc: str
-    seq: int
-    op: str
-    p2p: bool
-    inputs: tuple
-    outputs: tuple
-    dtypes: tuple
-    open: bool
-    index: int
-    created: int
-    timeout_ms: int
-    frames: tuple[Frame, ...]
-    file: str
-
     @property
-    def cite(self) -> str:
-        """The place of the call in its record."""
-        return f"{self.file}#{self.index}"
-
-    @property
-    def where(self) -> str:
-        """The program's own line that made the call, '' where the record has none."""
-        return own(self.frames)
-
-    @property
-    def of(self) -> str:
-        """The group in words: its description, or its name where it has none."""
-        return self.desc if self.desc not in ("", "undefined") else f"group {self.group}"
-
-    @property
-    def by(self) -> str:
-        """What made the call: 'the compiler', 'a compiled graph', or '' for the program."""
-        if any(COMPILES.search(frame.file) for frame in self.frames):
-            return "the compiler"
-        return "a compiled graph" if any(GENERATED.search(frame.file) for frame in self.frames) else ""
-
-    def __str__(self) -> str:
-        shown = self.outputs if scatters(self.op) else self.inputs
-        sizes = ", ".join(str(list(size)) for size in shown[:3]) + (", …" if len(shown) > 3 else "")
-        kinds = ", ".join(dict.fromkeys(self.dtypes))
-        return f"{self.op}({sizes}{' ' + kinds if kinds else ''})"
+    def at(self) -> str:
+        """The program's own line, to be put behind a text; '' where none is known."""
+        return f", at {self.where}" if self.where else ""
 
 
 @dataclass(slots=True)
-class Dump:
-    """The flight record of one rank: its calls in order, and the members of its groups where it has them."""
+class File:
+    """One file: what it was taken for, in words ('' where nothing in it was recognised), and a note."""
 
-    file: str
-    rank: int | None
-    members: dict[str, tuple[int, ...]]
-    calls: list[Call] = field(default_factory=list)
-    backend: str = ""
-    wrapped: bool = False  # whether its oldest calls have been overwritten
-    written: float = 0.0  # when its file was
-
-
-@dataclass(slots=True)
-class Read:
-    """What was read of one file: its kind in words ('' for a file in which nothing was recognised), and a note."""
-
-    file: str
+    name: str
     kind: str
     rank: int | None = None
     note: str = ""
     size: int = 0
     written: float = 0.0  # when the file was
-
-
-def scatters(op: str) -> bool:
-    """Whether a collective is a scatter, of which only the source has inputs: all ranks have an output.
-
-    >>> scatters("gloo:scatter"), scatters("_reduce_scatter_base"), scatters("gather")
-    (True, False, False)
-    """
-    return "scatter" in op and "reduce_scatter" not in op
+    path: Path = Path()
 
 
 def is_own(file: str) -> bool:
@@ -156,14 +89,20 @@ def is_own(file: str) -> bool:
     return not FOREIGN.search(file)
 
 
-def own(frames: tuple[Frame, ...], most: int = 2) -> str:
+def own_lines(frames: tuple[Frame, ...], most: int = 2) -> str:
     """The program's own frames of a stack that begins with the innermost, as `inner < outer`; '' where there is none.
 
-    >>> own((Frame("/env/site-packages/torch/_ops.py", 5, "f"), Frame("/a/net.py", 9, "mean"), Frame("b.py", 3, "g")))
+    >>> torch = Frame("/env/site-packages/torch/_ops.py", 5, "f")
+    >>> own_lines((torch, Frame("/a/net.py", 9, "mean"), Frame("b.py", 3, "g")))
     'net.py:9 in mean < b.py:3 in g'
     """
     mine = [str(frame) for frame in frames if is_own(frame.file) and frame.name != "<module>"]
     return " < ".join(mine[:most] or [str(frame) for frame in frames if is_own(frame.file)][:1])
+
+
+def above_own(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames of libraries above the program's innermost own one."""
+    return frames[: next((i for i, frame in enumerate(frames) if is_own(frame.file)), len(frames))]
 
 
 def short(text: str, most: int = LONGEST) -> str:

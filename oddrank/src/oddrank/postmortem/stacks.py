@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from oddrank.postmortem.rows import Frame, Row, is_own, own
+from oddrank.postmortem.rows import Frame, Row, above_own, own_lines
 
-__all__ = ["WORKS", "Stacks"]
+__all__ = ["WORKER", "Stacks"]
 
 # faulthandler: innermost first, the thread that asked is "Current", the main thread comes last
 FAULT = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
@@ -22,10 +22,10 @@ COLLECTIVE = re.compile(
 COMPILES = re.compile(
     r"torch/_dynamo/(convert_frame|output_graph|symbolic_convert)|torch/_inductor/compile_fx"
 )
-WORKER = re.compile(r"torch/utils/data/_utils/worker\.py$")
+WORKER_FILE = re.compile(r"torch/utils/data/_utils/worker\.py$")
 LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 MESSAGES = ("send", "recv", "send_object_list", "recv_object_list", "_wait_batch_p2p", "batch_isend_irecv")
-WORKS = "a worker of a DataLoader"
+WORKER = "a worker of a DataLoader"
 MOST_FRAMES = 300
 
 
@@ -82,27 +82,28 @@ class Stacks:
         frames = tuple(thread.frames)
         if not thread.spy and frames[-1].file.endswith("threading.py"):
             return []  # faulthandler names no thread; all but the main one begin in threading.py
-        text = state(frames)
+        text = _position(frames)
         inner = (
-            frames[: next(i for i, f in enumerate(frames) if WORKER.search(f.file))]
-            if text == WORKS
+            frames[: next(i for i, f in enumerate(frames) if WORKER_FILE.search(f.file))]
+            if text == WORKER
             else frames
         )
-        return [Row(rank, "stack", file, thread.line, text, own(inner), self.pid, frames=frames)]
+        return [Row(rank, "stack", file, thread.line, text, own_lines(inner), self.pid, frames=frames)]
 
 
-def state(frames: tuple[Frame, ...]) -> str:
+def _position(frames: tuple[Frame, ...]) -> str:
     """What a stack says its thread does: one of the texts below, 'in send', 'in recv' and the like, or 'elsewhere'.
 
-    >>> state((Frame("train.py", 3, "batch"),)), state((Frame("torch/distributed/distributed_c10d.py", 9, "recv"),))
+    >>> recv = Frame("torch/distributed/distributed_c10d.py", 9, "recv")
+    >>> _position((Frame("train.py", 3, "batch"),)), _position((recv,))
     ('elsewhere', 'in recv')
     """
-    above = frames[: next((i for i, frame in enumerate(frames) if is_own(frame.file)), len(frames))]
+    above = above_own(frames)
     compiles = [
         frame for frame in frames if COMPILES.search(frame.file) and frame.name != "<module>"
     ]  # no import
-    if any(WORKER.search(frame.file) for frame in frames):
-        return WORKS
+    if any(WORKER_FILE.search(frame.file) for frame in frames):
+        return WORKER
     message = next((f.name for f in above[:8] if f.name in MESSAGES and "torch/distributed/" in f.file), "")
     if message and not set(compiles) & set(above):
         return f"in {message}" if message in MESSAGES[:4] else "in send or recv of a pipeline"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
-from oddrank.postmortem.differences import Difference
+from oddrank.postmortem.calls import Call, Dump
+from oddrank.postmortem.differences import Difference, differences
 from oddrank.postmortem.material import Material
-from oddrank.postmortem.rows import Call, Frame, Row, is_own
+from oddrank.postmortem.messages import messages
+from oddrank.postmortem.rows import Row, above_own, is_own
 
-__all__ = ["age", "contradicted"]
+__all__ = ["age", "current_differences"]
 
 # functions that call a collective, which the record then has, and return when it has ended
 CALLS = re.compile(
@@ -19,7 +22,59 @@ SIZES = "Received data size"
 NOTABLE_S = 10
 
 
-def contradicted(found: list[Difference], material: Material) -> dict[int, tuple[str, str]]:
+def current_differences(material: Material, ranks: list[int]) -> list[Difference]:
+    """The differences of the records; those that are or may be of an earlier moment are set aside first, as `stale`.
+
+    Args:
+        material: what was read; its `dumps` and `stale` change.
+        ranks: of the job.
+    """
+    while True:
+        found = differences(material.dumps, ranks) + messages(material.dumps)
+        found = [difference for difference in found if not _behind(difference, material)]
+        why = _contradictions(found, material)
+        ranks = list(why) or _early(found, material.dumps)
+        if not ranks:
+            return found
+        material.why |= why
+        for rank in ranks:
+            material.stale[rank] = material.dumps.pop(rank)
+
+
+def _behind(difference: Difference, material: Material) -> bool:
+    """Whether a rank is only behind because its record is older: the others' calls are done, and no rank failed."""
+    later = [calls[n] for calls in difference.group.calls.values() for n in calls if n >= difference.seq]
+    if difference.what != "missing" or any(call.open for calls in later for call in calls):
+        return False
+    failed = ("gloo", "named", "watchdog", "error", "abort", "memory", "exit")
+    return not any(row.kind in failed for row in material.rows)
+
+
+def _early(found: Iterable[Difference], dumps: Mapping[int, Dump]) -> list[int]:
+    """The ranks whose record may have been written before the others', in order.
+
+    Such a record ends before that call, also in time; the call has ended on the others, and one of them went on.
+    A rank that stopped there looks the same where the others did not wait for each call: the records do not tell.
+
+    Args:
+        found: the differences.
+        dumps: the flight records by rank.
+    """
+    ranks: dict[int, None] = {}
+    for difference in found:
+        present = difference.present.items()
+        if difference.what != "missing" or any(call.open for _, call in present):
+            continue
+        if not any(dumps[rank].calls[-1].index > call.index for rank, call in present):
+            continue
+        since = min(call.created for call in difference.present.values())
+        for rank in difference.absent:
+            if all(call.created < since for call in dumps[rank].calls):
+                ranks[rank] = None
+    return list(ranks)
+
+
+def _contradictions(found: list[Difference], material: Material) -> dict[int, tuple[str, str]]:
     """The ranks whose records are of an earlier moment, each with what shows it, and where.
 
     A rank that stands, or ended, in a collective has it last in its record, at the same line; and a rank that gloo
@@ -32,7 +87,7 @@ def contradicted(found: list[Difference], material: Material) -> dict[int, tuple
     """
     ranks: dict[int, tuple[str, str]] = {}
     for rank, dump in material.dumps.items():
-        last = next((call for call in reversed(dump.calls) if not call.p2p), None)
+        last = next(reversed(dump.collectives), None)
         for row in _ends(material, rank):
             if last and _inside(row) and not _same_line(last, row):
                 ranks[rank] = (f"rank {rank} was in another call, at {row.where}, later", row.cite)
@@ -46,7 +101,7 @@ def contradicted(found: list[Difference], material: Material) -> dict[int, tuple
                     rank, (f"gloo ended rank {rank} in a call of two sizes, later", aborts[0].cite)
                 )
             for other, call in difference.present.items() if rank in ranks else ():
-                if call in [c for c in material.dumps[other].calls if not c.p2p][-1:]:
+                if material.dumps[other].ends_with(call):
                     ranks.setdefault(
                         other, (f"it waits for rank {rank}, which went on later", ranks[rank][1])
                     )
@@ -64,13 +119,9 @@ def _ends(material: Material, rank: int) -> list[Row]:
     return [*(row for row in material.of(rank, "gloo", "named") if row.frames), *stacks[-1:]]
 
 
-def _above(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    return frames[: next((i for i, frame in enumerate(frames) if is_own(frame.file)), len(frames))]
-
-
 def _inside(row: Row) -> bool:
     """Whether a stack is in a function that calls a collective."""
-    above = _above(row.frames)
+    above = above_own(row.frames)
     return any(f.file.endswith("distributed/distributed_c10d.py") and CALLS.match(f.name) for f in above)
 
 
@@ -91,10 +142,10 @@ def age(material: Material, rank: int, cite: str = "") -> str:
         rank: whose record.
         cite: the evidence, as `file:line`.
     """
-    dump = material.dumps.get(rank) or material.older[rank]
+    dump = material.dumps.get(rank) or material.stale[rank]
     if cite:
         later = material.written(cite.rpartition(":")[0])
     else:
-        later = max((read.written for read in material.reads if read.rank == rank), default=0.0)
+        later = max((file.written for file in material.files if file.rank == rank), default=0.0)
     gap = later - dump.written
     return f"by the times of the files {gap:.0f} s older" if dump.written and gap >= NOTABLE_S else ""

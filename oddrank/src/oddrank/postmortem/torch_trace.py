@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from oddrank.postmortem.lines import Lines
 from oddrank.postmortem.logs import MOST_ROWS
-from oddrank.postmortem.rows import Frame, Row, own, short
+from oddrank.postmortem.rows import MOST_RANKS, Frame, Row, own_lines, short
 
 __all__ = ["Trace", "looks_like"]
 
@@ -16,7 +17,6 @@ HEAD = re.compile(r"^[VDIWE](\d{4} \d\d:\d\d:\d\d\.\d+) +(\d+) [^\s\]]+:\d+\] (\
 WANTED = ('"dynamo_start"', '"compilation_metrics"', '"artifact"', '"dynamo_output_graph"', '"str"')
 CACHE = re.compile(r"^(fx_graph|aotautograd)_cache_(hit|miss|bypass)$")
 MOST_TEXTS = 200_000
-MOST_RANKS = 65_536
 
 
 def looks_like(head: bytes) -> bool:
@@ -65,8 +65,8 @@ class Trace:
                 continue
             if isinstance(record, dict):
                 self._take(record, number, time, pid)
-        rank = self.rank  # records before the process group have none
-        self.rows = [_of(row, rank) for row in self.rows]
+        # records before the process group have no rank
+        self.rows = [replace(row, rank=self.rank) if row.rank is None else row for row in self.rows]
 
     def _take(self, record: dict[str, Any], number: int, time: str, pid: str) -> None:
         if isinstance(rank := record.get("rank"), int) and 0 <= rank < MOST_RANKS:
@@ -86,7 +86,12 @@ class Trace:
             self.texts[_whole(named[1])] = str(named[0])
         elif isinstance(start := record.get("dynamo_start"), dict):
             frames = self._frames(start.get("stack"))
-            row("begin", "dynamo_start", own(frames) or (str(frames[0]) if frames else ""), frames=frames)
+            row(
+                "begin",
+                "dynamo_start",
+                own_lines(frames) or (str(frames[0]) if frames else ""),
+                frames=frames,
+            )
         elif isinstance(end := record.get("compilation_metrics"), dict):
             seconds, failed = end.get("entire_frame_compile_time_s"), end.get("fail_reason")
             said = (
@@ -122,9 +127,3 @@ class Trace:
 def _whole(held: Any) -> int:
     """A whole number of the trace, -1 for anything else."""
     return held if isinstance(held, int) else -1
-
-
-def _of(row: Row, rank: int | None) -> Row:
-    if row.rank is not None or rank is None:
-        return row
-    return Row(rank, row.kind, row.file, row.line, row.text, row.where, row.key, row.time, row.frames)

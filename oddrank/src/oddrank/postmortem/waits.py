@@ -1,59 +1,43 @@
-"""Waits that no group shows alone: for a message, and of groups that the ranks use in different orders."""
+"""Who waits for whom: the way to the difference that others come of, and circles of ranks in different groups."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from oddrank.postmortem import differences
-from oddrank.postmortem.differences import Difference, Group
-from oddrank.postmortem.rows import Call, Dump
+from oddrank.postmortem.calls import Call, Dump
+from oddrank.postmortem.differences import Difference, groups
 
-__all__ = ["crossed", "messages"]
-
-MESSAGE = re.compile(r"(?:send (\d{1,6})->(\d{1,6})|recv (\d{1,6})<-(\d{1,6}))$")
+__all__ = ["crossed", "path"]
 
 
-def messages(dumps: Mapping[int, Dump]) -> list[Difference]:
-    """The first message of each pair of ranks that one side waits for and the other has not called.
-
-    Messages have no number that both sides share: the nth `send` of a pair in a group belongs to its nth `recv`. So a
-    record that has lost its oldest calls is left out, and gloo's, which does not say whether a message has ended.
+def path(found: list[Difference], dumps: Mapping[int, Dump]) -> tuple[list[Difference], bool]:
+    """Follow who waits for whom: a rank that has not come to a call may be waiting in another.
 
     Args:
+        found: the differences.
         dumps: the flight records by rank.
+
+    Returns:
+        The way to the difference that the others come of, which stands last; and whether it is a circle.
     """
-    sides: dict[tuple, dict[int, list[Call]]] = {}
-    groups: dict[tuple, Group] = {}
-    for rank, dump in sorted(dumps.items()):
-        if dump.wrapped or dump.backend == "gloo":
-            continue
-        for call in dump.calls:
-            named = MESSAGE.match(call.op) if call.p2p else None
-            members = dump.members.get(call.group, ())
-            if not named:
-                continue
-            numbers = [int(number) for number in named.groups() if number]
-            pair = numbers if call.op.startswith("send") else numbers[::-1]
-            if max(pair) >= len(members) or rank not in (members[pair[0]], members[pair[1]]):
-                continue
-            src, to = members[pair[0]], members[pair[1]]
-            key = (call.group, call.desc, members, src, to)
-            sides.setdefault(key, {}).setdefault(rank, []).append(call)
-            groups.setdefault(
-                key, Group(call.group, f"{call.of} from rank {src} to rank {to}", (src, to), p2p=True)
-            )
-    found: list[Difference] = []
-    for key, calls in sides.items():
-        group, (src, to) = groups[key], key[3:]
-        group.calls = {r: {n: [one] for n, one in enumerate(those, 1)} for r, those in calls.items()}
-        for rank, peer in ((src, to), (to, src)):
-            held = dumps.get(peer)
-            mine, theirs = calls.get(rank, []), len(calls.get(peer, []))
-            if held and not held.wrapped and peer != rank and len(mine) > theirs and mine[theirs].open:
-                present = {rank: mine[theirs]}
-                found.append(Difference(group, theirs + 1, present, [peer], [], [[rank]], "missing"))
-    return found
+    if not found:
+        return [], False
+    way = [found[0]]
+    while True:
+        here = way[-1]
+        following = next(
+            (d for r in here.absent for d in found if d is not here and _waits(dumps[r], d, r)), None
+        )  # fmt: skip
+        if following is None or len(here.kinds) > 1:
+            return way, False
+        if following in way:
+            return way[way.index(following) :], True
+        way.append(following)
+
+
+def _waits(dump: Dump, difference: Difference, rank: int) -> bool:
+    call = difference.present.get(rank)
+    return call is not None and (call.open or dump.ends_with(call))
 
 
 def crossed(found: list[Difference], dumps: Mapping[int, Dump]) -> list[Difference]:
@@ -71,7 +55,7 @@ def crossed(found: list[Difference], dumps: Mapping[int, Dump]) -> list[Differen
     """
     where: dict[tuple, dict[int, Call]] = {}  # open calls: by rank
     heads: dict[tuple, dict[int, Call]] = {}  # and those that a rank made first
-    groups = {(g.name, g.desc, g.members): g for g in differences.groups(dumps) if g.members}
+    by_key = {(g.name, g.desc, g.members): g for g in groups(dumps) if g.members}
     for rank, dump in dumps.items():
         pending = [call for call in dump.calls if call.open and not call.p2p and dump.backend != "gloo"]
         for call in pending:
@@ -82,10 +66,10 @@ def crossed(found: list[Difference], dumps: Mapping[int, Dump]) -> list[Differen
     late = []
     for key, present in heads.items():
         absent = sorted(set(where[key]) - set(present))
-        if absent and key[:3] in groups:
-            late.append(Difference(groups[key[:3]], key[3], present, absent, [], [sorted(present)], "order"))
+        if absent and key[:3] in by_key:
+            late.append(Difference(by_key[key[:3]], key[3], present, absent, [], [sorted(present)], "order"))
     for start in late:
-        way, circle = differences.root([start, *(d for d in [*late, *found] if d is not start)], dumps)
+        way, circle = path([start, *(d for d in [*late, *found] if d is not start)], dumps)
         if circle:
             return way
     return []
