@@ -58,6 +58,12 @@ def dump(folder, rank, entries, groups):
     (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(held, protocol=2))
 
 
-def told(folder):
-    held = gather([folder])
-    return judge(held), held
+def verdict_on(folder):
+    """The verdict on a folder, and what was read."""
+    material = gather([folder])
+    return judge(material), material
+
+
+def text_of(verdict) -> str:
+    """Its sentences with their evidence, a line each."""
+    return "\n".join(map(str, [verdict.head, *verdict.chain]))

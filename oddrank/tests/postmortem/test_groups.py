@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from flight_records import dump, entry, told
+from flight_records import dump, entry, text_of, verdict_on
 from oddrank.postmortem import differences
 
 WORLD = {"0": range(3), "1": range(3), "2": range(3)}
 MESH = {"1": (0, 2), "2": (1, 3), "3": (0, 1), "4": (2, 3)}  # data: 1 and 2, tensor: 3 and 4
-
-
-def said(found) -> str:
-    return "\n".join(map(str, [found.head, *found.chain]))
 
 
 def call(group, seq, line, done=True, desc=""):
@@ -38,9 +34,9 @@ def test_two_groups_in_another_order_on_one_rank(tmp_path, blocks):
         calls = [call("0", 1, 10), call("1", 1, 20), call("2", 1, 21)]
         calls += [call(first, 2, 30, done=False)] + [call(second, 2, 31, done=False)] * (not blocks)
         dump(tmp_path, rank, calls, WORLD)
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("circle", [1], 2)
-    text = said(found)
+    text = text_of(found)
     assert (
         "rank 1 in collective 2 of g2, for ranks 0, 2" in text
         and "ranks 0, 2 in collective 2 of g1, for rank 1" in text
@@ -57,10 +53,10 @@ def test_one_rank_waits_in_its_first_call_and_the_other_has_made_both(tmp_path):
     groups = {"1": range(2), "2": range(2)}
     dump(tmp_path, 0, [call("1", 1, 20, False), call("2", 1, 21, False)], groups)
     dump(tmp_path, 1, [call("2", 1, 21, False)], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("circle", [0, 1])
-    assert "rank 0 in collective 1 of g1, for rank 1" in said(found)
-    assert "rank 1 in collective 1 of g2, for rank 0" in said(found)
+    assert "rank 0 in collective 1 of g1, for rank 1" in text_of(found)
+    assert "rank 1 in collective 1 of g2, for rank 0" in text_of(found)
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -71,10 +67,10 @@ def test_a_ring_of_four_groups(tmp_path, blocks):
         first, second = (data, tensor) if rank in (1, 2) else (tensor, data)
         calls = [call(first, 1, 30, done=False)] + [call(second, 1, 31, done=False)] * (not blocks)
         dump(tmp_path, rank, calls, {name: MESH[name] for name in (data, tensor)})
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("circle", [0, 1, 2, 3])
     for rank, group, peer in ((0, 3, 1), (1, 2, 3), (3, 4, 2), (2, 1, 0)):
-        assert f"rank {rank} in collective 1 of g{group}, for rank {peer}" in said(found)
+        assert f"rank {rank} in collective 1 of g{group}, for rank {peer}" in text_of(found)
 
 
 def test_calls_under_way_in_one_order_are_no_circle(tmp_path):
@@ -82,9 +78,9 @@ def test_calls_under_way_in_one_order_are_no_circle(tmp_path):
     groups = {"1": range(2), "2": range(2)}
     dump(tmp_path, 0, [call("1", 1, 20, False), call("2", 1, 21, False)], groups)
     dump(tmp_path, 1, [call("1", 1, 20), call("2", 1, 21, False)], groups)
-    assert told(tmp_path)[0].kind != "circle"
+    assert verdict_on(tmp_path)[0].kind != "circle"
     dump(tmp_path, 1, [call("1", 1, 20, False), call("2", 1, 21, False)], groups)
-    assert told(tmp_path)[0].kind != "circle"
+    assert verdict_on(tmp_path)[0].kind != "circle"
 
 
 def test_each_group_counts_its_own_calls(tmp_path):
@@ -98,9 +94,9 @@ def test_each_group_counts_its_own_calls(tmp_path):
                 calls += [call("1", n, 30, done=n < 3)]
         calls += [message("send", 1, 3, 1)] if rank == 1 else [message("recv", 3, 1, 1)] if rank == 3 else []
         dump(tmp_path, rank, calls, {name: members for name, members in groups.items() if rank in members})
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [2], 3)
-    assert "rank 2 has not made collective 3 of g1" in found.head.text and "send" not in said(found)
+    assert "rank 2 has not made collective 3 of g1" in found.head.text and "send" not in text_of(found)
 
 
 def test_a_message_that_nobody_sends(tmp_path):
@@ -109,19 +105,19 @@ def test_a_message_that_nobody_sends(tmp_path):
     dump(tmp_path, 2, [call("0", 1, 10), message("send", 0, 1, 1, group="5")], groups)
     recv = [message("recv", 1, 0, n, done=n < 2, line=60, group="5") for n in (1, 2)]
     dump(tmp_path, 3, [call("0", 1, 10), *recv], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [2], 2)
     assert "rank 2 has not made message 2 of g5 from rank 2 to rank 3, recv 1<-0" in found.head.text
-    assert "rank 3: recv 1<-0" in said(found) and "train.py:60" in said(found)
+    assert "rank 3: recv 1<-0" in text_of(found) and "train.py:60" in text_of(found)
 
 
 def test_two_ranks_that_both_receive_first(tmp_path):
     groups = {"0": range(2)}
     for rank in range(2):
         dump(tmp_path, rank, [message("recv", rank, 1 - rank, 1, done=False)], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("circle", [0, 1])
-    assert "rank 0 in message 1 of default_pg from rank 1 to rank 0, for rank 1" in said(found)
+    assert "rank 0 in message 1 of default_pg from rank 1 to rank 0, for rank 1" in text_of(found)
 
 
 def test_a_message_and_a_collective_that_wait_for_each_other(tmp_path):
@@ -130,18 +126,18 @@ def test_a_message_and_a_collective_that_wait_for_each_other(tmp_path):
     dump(tmp_path, 0, [call("0", 1, 10), message("recv", 0, 1, 1, done=False, line=70)], {"0": range(3)})
     for rank in (1, 2):
         dump(tmp_path, rank, [call("0", 1, 10), call("0", 2, 40, done=False)], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("circle", [0, 1])
-    assert "rank 1 in collective 2 of default_pg, for rank 0" in said(found)
-    assert "ranks 1, 2: all_reduce([1024] Float) number 2 of default_pg at train.py:40" in said(found)
-    assert "rank 0 in message 1 of default_pg from rank 1 to rank 0, for rank 1" in said(found)
+    assert "rank 1 in collective 2 of default_pg, for rank 0" in text_of(found)
+    assert "ranks 1, 2: all_reduce([1024] Float) number 2 of default_pg at train.py:40" in text_of(found)
+    assert "rank 0 in message 1 of default_pg from rank 1 to rank 0, for rank 1" in text_of(found)
 
 
 def test_a_job_in_which_all_messages_have_ended(tmp_path):
     groups = {"0": range(2)}
     dump(tmp_path, 0, [message("send", 0, 1, n) for n in (1, 2)], groups)
     dump(tmp_path, 1, [message("recv", 1, 0, n) for n in (1, 2)], groups)
-    assert told(tmp_path)[0].kind == "nothing wrong"
+    assert verdict_on(tmp_path)[0].kind == "nothing wrong"
 
 
 def batch(rank, number, done):
@@ -156,9 +152,9 @@ def test_batches_of_messages(tmp_path):
     for rank in range(2):
         calls = [*batch(rank, 1, True), *batch(rank, 2, True), call("0", 1, 80)]
         dump(tmp_path, rank, calls, groups)
-    assert told(tmp_path)[0].kind == "nothing wrong"
+    assert verdict_on(tmp_path)[0].kind == "nothing wrong"
     dump(tmp_path, 0, [*batch(0, 1, True), *batch(0, 2, False)], groups)
     dump(tmp_path, 1, batch(1, 1, True), groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [1], 2)
     assert "rank 1 has not made message 2 of default_pg from rank" in found.head.text

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 import torch
-from flight_records import DATA, dump, entry, told
+from flight_records import DATA, dump, entry, text_of, verdict_on
 from oddrank.command import main
 from oddrank.postmortem.folder import gather
 from oddrank.postmortem.summary import summary
@@ -46,9 +46,9 @@ def test_the_keys_of_the_generator_are_those_of_a_real_record():
     ],
 )
 def test_records_of_nccl_on_an_h100(name, kind, ranks, what):
-    found, held = told(NCCL / name)
+    found, held = verdict_on(NCCL / name)
     assert (found.kind, found.ranks, found.difference.seq, found.difference.what) == (kind, ranks, 5, what)
-    said = "\n".join(map(str, [found.head, *found.chain]))
+    said = text_of(found)
     if name == "missing":
         assert "rank 1 has not made collective 5" in said and "train.py:51 in missing" in said
     if name == "order":
@@ -59,7 +59,7 @@ def test_records_of_nccl_on_an_h100(name, kind, ranks, what):
 
 def test_a_rank_that_wrote_nothing_is_named_and_nothing_is_guessed():
     """torch 2.15: of the rank that came too late there is no record."""
-    found, _ = told(NCCL.parent / "torch-2.15.0" / "missing")
+    found, _ = verdict_on(NCCL.parent / "torch-2.15.0" / "missing")
     assert (found.kind, found.ranks) == ("waiting", [1])
     assert "what rank 1 did, nothing here says" in found.head.text
 
@@ -69,7 +69,7 @@ def test_a_pickle_that_wants_to_run_code_runs_none(tmp_path, capsys):
     (tmp_path / "trace_0").write_bytes(pickle.dumps({"entries": Runs(f"touch {mark}"), "pg_config": {}}))
     assert main(["postmortem", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
     assert not mark.exists() and "CANNOT TELL" in capsys.readouterr().out
-    _, held = told(tmp_path)
+    _, held = verdict_on(tmp_path)
     assert "system" in held.files[-1].note or "system" in held.files[0].note
 
 
@@ -136,7 +136,7 @@ def test_numbers_without_bounds_take_no_time_and_no_memory(tmp_path):
         'V1128 03:04:14.1 1 a.py:1] {"str": ["a", 1]}\n'
         f'V1128 03:04:14.1 1 a.py:1] {{"dynamo_start": {{}}, "rank": {10**30}, "frame_id": {long}}}\n'
     )
-    found, held = told(job)
+    found, held = verdict_on(job)
     assert found.difference.seq == 10**18 and len(held.rows) < 200_000
 
 
@@ -146,7 +146,7 @@ def test_numbers_without_bounds_take_no_time_and_no_memory(tmp_path):
 def test_an_odd_place_in_a_trace_leaves_the_compile_known(place, tmp_path):
     start = f'{{"rank": 0, "dynamo_start": {{"stack": [{{{place}, "name": "f"}}]}}}}'
     (tmp_path / "trace_0").write_text(f"V1128 03:04:14.1 1 a.py:1] {start}\n")
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert found.kind == "waiting" and "rank 0 is compiling" in found.head.text
 
 
@@ -166,7 +166,7 @@ def test_a_pickle_that_asks_for_gigabytes_gets_none(tmp_path):
     done = subprocess.run(command, input=limits, capture_output=True, text=True, timeout=120)
     megabytes, as_before = done.stdout.split()[-2:]
     assert int(megabytes) < 500 and as_before == "True", done.stdout + done.stderr
-    _, held = told(job)
+    _, held = verdict_on(job)
     assert "more memory" in held.files[0].note
 
 
@@ -179,7 +179,7 @@ def test_a_text_of_a_record_cannot_write_to_the_terminal(tmp_path):
         '[rank2]: Traceback (most recent call last):\n[rank2]:   File "\x1b[2J.py", line 1, in f\n'
         "[rank2]: ValueError: x\n"
     )
-    said = summary(*told(job))
+    said = summary(*verdict_on(job))
     assert "\x1b" not in said and "\x07" not in said and max(map(len, said.splitlines())) < 2000
 
 
@@ -257,7 +257,7 @@ def test_records_without_a_rank_are_left_out_and_said(tmp_path):
     groups = {"0": range(2)}
     dump(tmp_path, 0, [entry(1)], groups)
     (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "record")
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert found.kind == "cannot tell" and "no rank" in held.files[0].note
 
 
@@ -269,7 +269,7 @@ def test_two_groups_of_one_name_with_other_members_are_not_compared(tmp_path):
             entry(n, group="5", size=8 if rank < 2 else 16) for n in range(1, 2 if rank < 2 else 3)
         ]
         dump(tmp_path, rank, calls, {"0": range(4), "5": pair})
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert found.kind == "nothing wrong"
     dump(tmp_path, 3, [entry(1), entry(1, group="5", size=16)], {"0": range(4), "5": (2, 3)})
     dump(
@@ -278,7 +278,7 @@ def test_two_groups_of_one_name_with_other_members_are_not_compared(tmp_path):
         [entry(1), entry(1, group="5", size=16), entry(2, group="5", size=16, done=False)],
         {"0": range(4), "5": (2, 3)},
     )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [3], 2)
 
 
@@ -290,7 +290,7 @@ def test_the_first_cause_is_found_through_a_chain_of_groups(tmp_path):
     pair = [entry(1), entry(1, group="5", desc="tensor", line=20)]
     dump(tmp_path, 2, [*pair, entry(2, group="5", desc="tensor", line=21, done=False)], groups)
     dump(tmp_path, 3, pair, groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [3], 2)
     said = "\n".join(map(str, found.chain))
     assert (
@@ -305,7 +305,7 @@ def test_a_record_that_is_older_is_no_fault(tmp_path):
     groups = {"0": range(3)}
     for rank in range(3):
         dump(tmp_path, rank, [entry(n) for n in range(1, 20 if rank else 17)], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert found.kind == "nothing wrong"
 
 
@@ -313,7 +313,7 @@ def test_a_record_that_has_lost_its_oldest_calls_misses_none(tmp_path):
     groups = {"0": range(2)}
     dump(tmp_path, 0, [entry(n) for n in range(1, 31)], groups)
     dump(tmp_path, 1, [entry(n) for n in range(11, 31)], groups)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert found.kind == "nothing wrong"
 
 
@@ -329,7 +329,7 @@ def test_the_json_form_of_torch(tmp_path):
         (tmp_path / f"rank{rank}.json").write_text(
             json.dumps({"comm_lib_version": "", "entries": held, "pg_config": config})
         )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [1], 3)
 
 

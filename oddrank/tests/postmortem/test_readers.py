@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import quoted
-from flight_records import DATA, dump, entry, told
+from flight_records import DATA, dump, entry, text_of, verdict_on
 from oddrank.command import main
 
 PYSPY = """\
@@ -33,10 +33,6 @@ RAISED = (
 )
 
 
-def said(found) -> str:
-    return "\n".join(map(str, [found.head, *found.chain]))
-
-
 def stalled(folder):
     """Records of two ranks: rank 0 waits in the second call, rank 1 did not make it."""
     dump(folder, 0, [entry(1), entry(2, line=30, done=False)], {"0": range(2)})
@@ -49,10 +45,10 @@ def test_py_spy_names_a_process_and_the_log_its_rank(tmp_path):
     (tmp_path / "all.log").write_text(
         BEGIN.format(rank=1, at=1, pid=4242) + END.format(rank=1, at=2, pid=4242)
     )
-    found, held = told(tmp_path)
-    assert found.ranks == [1] and "loader.py:6 in read_batch < train.py:22 in step  [spy.4242.txt:4]" in said(
-        found
-    )
+    found, held = verdict_on(tmp_path)
+    assert found.ranks == [
+        1
+    ] and "loader.py:6 in read_batch < train.py:22 in step  [spy.4242.txt:4]" in text_of(found)
     assert [read.kind for read in held.files] == ["log", "flight record", "flight record", "stacks"]
 
 
@@ -61,23 +57,24 @@ def test_a_compile_that_took_longer_than_the_timeout(tmp_path):
     for rank, seconds in ((0, 2), (1, 31.5)):
         text = BEGIN.format(rank=rank, at=1, pid=7) + END.format(rank=rank, at=1 + seconds, pid=7)
         (tmp_path / f"log_{rank}.txt").write_text(text)
-    found, _ = told(tmp_path)
-    assert "rank 1 compiled [0/0] net.py:9 in f for 31.5 s, and the timeout is 8 s" in said(found)
-    assert "rank 0 was through with [0/0] in 2.0 s" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert "rank 1 compiled [0/0] net.py:9 in f for 31.5 s, and the timeout is 8 s" in text_of(found)
+    assert "rank 0 was through with [0/0] in 2.0 s" in text_of(found)
     (tmp_path / "log_1.txt").write_text(BEGIN.format(rank=1, at=1, pid=7) + END.format(rank=1, at=3, pid=7))
-    assert "compiled" not in said(told(tmp_path)[0])
+    assert "compiled" not in text_of(verdict_on(tmp_path)[0])
 
 
 def test_a_cache_that_hits_on_one_rank_only(tmp_path):
     stalled(tmp_path)
     for rank, what in ((0, "hit"), (1, "miss")):
         (tmp_path / f"log_{rank}.txt").write_text(CACHE.format(rank=rank, what=what))
-    found, _ = told(tmp_path)
-    assert "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache" in said(
-        found
+    found, _ = verdict_on(tmp_path)
+    assert (
+        "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache"
+        in text_of(found)
     )
     (tmp_path / "log_1.txt").write_text(CACHE.format(rank=1, what="hit"))
-    assert "cache" not in said(told(tmp_path)[0])
+    assert "cache" not in text_of(verdict_on(tmp_path)[0])
 
 
 def test_a_launcher_numbers_files_by_node_and_torch_by_rank(tmp_path):
@@ -87,7 +84,7 @@ def test_a_launcher_numbers_files_by_node_and_torch_by_rank(tmp_path):
     file.write_text(
         "[rank2]: Traceback (most recent call last):\n[rank2]: ValueError: bad batch\nlast words\n"
     )
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("dead", [2]) and held.files[0].rank == 2
 
 
@@ -104,36 +101,36 @@ def test_errors_of_others_are_no_cause(tmp_path):
     (tmp_path / "log_2.txt").write_text(
         RAISED.format(2, 30, "torch.distributed.DistBackendError: NCCL communicator was aborted")
     )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("dead", [1])
-    assert "raised: TypeError: no len, at train.py:20 in step  [log_1.txt:3]" in said(found)
-    assert "rank 0 lost its connection in the call at train.py:30 in step" in said(found)
+    assert "raised: TypeError: no len, at train.py:20 in step  [log_1.txt:3]" in text_of(found)
+    assert "rank 0 lost its connection in the call at train.py:30 in step" in text_of(found)
 
 
 def test_watchdogs_alone_name_the_calls(tmp_path):
     """Without records: each rank's watchdog has the number and the operation, and not the group."""
     for rank, call in enumerate(("ALLREDUCE", "ALLREDUCE", "ALLGATHER")):
         (tmp_path / f"log_{rank}.txt").write_text(WATCHDOG.format(rank, 5, call))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("difference", [2])
     assert (
-        "number 5" in said(found)
-        and "ALLGATHER" in said(found)
-        and "the group is not in that line" in said(found)
+        "number 5" in text_of(found)
+        and "ALLGATHER" in text_of(found)
+        and "the group is not in that line" in text_of(found)
     )
     (tmp_path / "log_2.txt").write_text(WATCHDOG.format(2, 5, "ALLREDUCE"))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert found.kind == "cannot tell"
 
 
 def test_the_two_hung_runs_of_lesson_08():
     """Captured from a job of four ranks; the second has the stacks of all ranks in one file, below lines `rank N`."""
-    found, _ = told(DATA / "captured/symmetry/a")
+    found, _ = verdict_on(DATA / "captured/symmetry/a")
     assert (found.ranks, found.difference.seq, found.difference.what) == ([2], 27, "operation")
-    found, held = told(DATA / "captured/symmetry/b")
+    found, held = verdict_on(DATA / "captured/symmetry/b")
     assert (found.ranks, found.difference.seq, found.difference.what) == ([1], 37, "missing")
     assert {row.rank for row in held.rows if row.kind == "stack"} == {0, 1, 2, 3}
-    assert "rank 1 was in the program: train.py:" in said(found)
+    assert "rank 1 was in the program: train.py:" in text_of(found)
 
 
 def test_the_page_quotes_what_the_command_prints(tmp_path, monkeypatch, capsys):
@@ -146,21 +143,22 @@ def test_the_page_quotes_what_the_command_prints(tmp_path, monkeypatch, capsys):
 
 def test_the_cache_of_one_rank_is_gone():
     """Captured on torch 2.15: rank 0 takes its code from the cache and runs it, rank 1 compiles and asks rank 0."""
-    found, _ = told(DATA / "captured/cache_hang")
+    found, _ = verdict_on(DATA / "captured/cache_hang")
     assert (found.kind, found.ranks) == ("difference", [1])
     assert (str(found.difference.group), found.difference.seq, found.difference.what) == (
         "default_pg",
         1,
         "missing",
     )
-    assert "rank 0: all_reduce([4, 8] Float) number 1 of default_pg at train.py:42 in loss" in said(found)
-    assert "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache" in said(
-        found
+    assert "rank 0: all_reduce([4, 8] Float) number 1 of default_pg at train.py:42 in loss" in text_of(found)
+    assert (
+        "for compile [0/0], rank 1 did not find it in a cache, rank 0 took its code from a cache"
+        in text_of(found)
     )
-    assert "rank 1 was compiling [0/0] (train.py:42 in loss)" in said(found)
+    assert "rank 1 was compiling [0/0] (train.py:42 in loss)" in text_of(found)
     assert (
         "rank 1's last call is all_gather([1] Long) number 1 of group 1 at train.py:55 in main, by the compiler"
-        in (said(found))
+        in (text_of(found))
     )
 
 
@@ -170,15 +168,15 @@ def test_a_group_of_gloo_that_cannot_be_made_is_no_death_of_a_rank(tmp_path):
     )
     for rank in range(2):
         (tmp_path / f"log_{rank}.txt").write_text(RAISED.format(rank, 20, error))
-    assert told(tmp_path)[0].kind != "dead"
+    assert verdict_on(tmp_path)[0].kind != "dead"
 
 
 def test_an_abort_of_a_rank_that_is_not_named(tmp_path):
     (tmp_path / "out.txt").write_text(
         "op.preamble.length <= op.nbytes. 256 vs 4. Received data size doesn't match expected size.\n"
     )
-    found, _ = told(tmp_path)
-    assert found.ranks == [] and "a rank that the text does not name aborted" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert found.ranks == [] and "a rank that the text does not name aborted" in text_of(found)
 
 
 def test_the_rank_that_aborts_is_not_by_that_the_wrong_one(tmp_path):
@@ -187,9 +185,9 @@ def test_the_rank_that_aborts_is_not_by_that_the_wrong_one(tmp_path):
     (tmp_path / "log_0.txt").write_text(abort)
     for rank in (1, 2, 3):
         dump(tmp_path, rank, [entry(1, op="gloo:all_reduce")], {"0": range(4)})
-    found, _ = told(tmp_path)
-    assert found.ranks == [0] and "rank 0's is another" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert found.ranks == [0] and "rank 0's is another" in text_of(found)
     (tmp_path / "nccl_trace_rank_1").unlink()
-    found, _ = told(tmp_path)
-    assert found.ranks == [] and "this text does not say" in said(found)
-    assert "rank 0 aborted, because a peer sent 48 bytes where 44 were expected" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert found.ranks == [] and "this text does not say" in text_of(found)
+    assert "rank 0 aborted, because a peer sent 48 bytes where 44 were expected" in text_of(found)

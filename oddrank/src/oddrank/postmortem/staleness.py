@@ -33,11 +33,11 @@ def current_differences(material: Material, ranks: list[int]) -> list[Difference
         found = differences(material.dumps, ranks) + messages(material.dumps)
         found = [difference for difference in found if not _behind(difference, material)]
         why = _contradictions(found, material)
-        ranks = list(why) or _early(found, material.dumps)
-        if not ranks:
+        stale = list(why) or _early(found, material.dumps)
+        if not stale:
             return found
         material.why |= why
-        for rank in ranks:
+        for rank in stale:
             material.stale[rank] = material.dumps.pop(rank)
 
 

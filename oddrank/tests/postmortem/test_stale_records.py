@@ -6,13 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from flight_records import dump, entry, told
+from flight_records import dump, entry, text_of, verdict_on
 
 C10D = "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-
-
-def said(found) -> str:
-    return "\n".join(map(str, [found.head, *found.chain]))
 
 
 def aged(path: Path, seconds: float) -> None:
@@ -41,9 +37,9 @@ def test_a_later_stack_wins_over_an_older_record(tmp_path):
     late_rank(tmp_path)
     for rank in range(3):
         stack(tmp_path, rank, 80 if rank == 1 else 70, "broadcast" if rank == 1 else "all_reduce", at=40.0)
-    found, held = told(tmp_path)
-    assert (found.kind, found.ranks, sorted(held.stale)) == ("waiting", [1], [0, 1, 2]), said(found)
-    assert "rank 1 at train.py:80 in step" in said(found) and "has not made" not in said(found)
+    found, held = verdict_on(tmp_path)
+    assert (found.kind, found.ranks, sorted(held.stale)) == ("waiting", [1], [0, 1, 2]), text_of(found)
+    assert "rank 1 at train.py:80 in step" in text_of(found) and "has not made" not in text_of(found)
     older = [text for text in found.unknown if text.startswith("the record of rank 1")]
     assert "train.py:80" in older[0] and "40 s older" in older[0] and "stacks_1.txt" in older[0]
 
@@ -61,10 +57,10 @@ def test_a_stack_that_does_not_contradict_a_record_leaves_it(case, tmp_path):
         stack(tmp_path, 0, 20, "all_reduce", at=40.0)
         (tmp_path / "stacks_0.txt").rename(tmp_path / "more_0.txt")
         stack(tmp_path, 0, 30, "all_reduce", at=40.0)
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq, held.stale) == ("difference", [1], 5, {})
     age = "by the times of the files 40 s older than its last file: it may have made the call since"
-    assert (age in said(found)) is (case == "in the program")
+    assert (age in text_of(found)) is (case == "in the program")
 
 
 TORCHRUN = """\
@@ -108,18 +104,18 @@ def test_a_traceback_without_a_rank_is_that_of_the_only_rank_that_failed(tmp_pat
     log = tmp_path / "run.log"
     ended = OTHER.format(code="-15 (pid: 29971)  (SIGTERM)")  # by the launcher
     log.write_text(TORCHRUN.format(call="config['layers']", error="KeyError: 'layers'", more=ended))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("dead", [0])
-    assert "KeyError: 'layers', at train.py:10 in train" in said(found)
+    assert "KeyError: 'layers', at train.py:10 in train" in text_of(found)
     lost = "RuntimeError: [/g/pair.cc:553] Connection closed by peer [127.0.0.1]:5783."
     log.write_text(TORCHRUN.format(call="dist.all_reduce(x)", error=lost, more=ended))
-    found, _ = told(tmp_path)
-    assert found.kind == "cannot tell" and "rank 0 lost the connection to a rank" in said(found)
-    assert "rank ?" not in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert found.kind == "cannot tell" and "rank 0 lost the connection to a rank" in text_of(found)
+    assert "rank ?" not in text_of(found)
     both = OTHER.format(code="1 (pid: 29971)")  # then it may be either's
     log.write_text(TORCHRUN.format(call="config['layers']", error="KeyError: 'layers'", more=both))
-    found, _ = told(tmp_path)
-    assert found.kind == "cannot tell" and "rank ?: KeyError: 'layers'" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert found.kind == "cannot tell" and "rank ?: KeyError: 'layers'" in text_of(found)
 
 
 @pytest.mark.parametrize("none", [([], []), ([[0]], ["Undefined"])])
@@ -134,8 +130,21 @@ def test_only_the_source_of_a_scatter_has_inputs(none, tmp_path):
 
     for rank in range(3):
         dump(tmp_path, rank, [scatter(rank, "Float"), entry(2)], {"0": range(3)})
-    assert told(tmp_path)[0].kind == "nothing wrong"
+    assert verdict_on(tmp_path)[0].kind == "nothing wrong"
     dump(tmp_path, 2, [scatter(2, "Half"), entry(2)], {"0": range(3)})
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.what) == ("difference", [2], "dtype")
-    assert "rank 2: scatter([4] Half) number 1" in said(found)
+    assert "rank 2: scatter([4] Half) number 1" in text_of(found)
+
+
+def test_what_is_left_is_compared_after_a_record_was_set_aside(tmp_path):
+    """gloo's records name no members. Rank 3 wrote its record at the start; rank 1 left out the sixth call."""
+    for rank in range(4):
+        calls = [entry(n, op="gloo:all_reduce", line=20 + n) for n in range(1, {1: 6, 3: 3}.get(rank, 7))]
+        dump(tmp_path, rank, calls, {})
+    lost = "RuntimeError: [/g/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+    place = 'Traceback (most recent call last):\n  File "/a/train.py", line 26, in step\n'
+    (tmp_path / "log_0.txt").write_text(f"{place}{lost}\n")
+    found, held = verdict_on(tmp_path)
+    assert (found.kind, found.ranks, list(held.stale)) == ("difference", [1], [3]), text_of(found)
+    assert found.difference.seq == 6 and "train.py:26" in text_of(found)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from flight_records import dump, entry, told
+from flight_records import dump, entry, text_of, verdict_on
 from oddrank.postmortem.activity import activity
 
 GLOO = "gloo:all_reduce"
-
-
-def said(found) -> str:
-    return "\n".join(map(str, [found.head, *found.chain]))
 
 
 def failed(rank: int, line: int, text: str) -> str:
@@ -35,18 +31,18 @@ def test_a_record_of_the_start_is_not_compared_with_those_of_the_end(tmp_path):
         dump(tmp_path, rank, calls, {"0": range(3)})
         (tmp_path / f"log_{rank}.txt").write_text(failed(rank, 30, TIMEOUT))
     dump(tmp_path, 1, [entry(n, op=GLOO, line=20) for n in (1, 2)], {"0": range(3)})
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert (found.kind, found.ranks, list(held.stale)) == ("waiting", [1], [1])
     assert (
         "ranks 0, 2 wait in all_reduce([1024] Float) number 6 of default_pg at train.py:30 in step"
-        in said(found)
+        in text_of(found)
     )
-    assert "number 3" not in said(found) and "nothing here says" in str(found.head)
+    assert "number 3" not in text_of(found) and "nothing here says" in str(found.head)
     assert any(text.startswith("the record of rank 1") and "number 2" in text for text in found.unknown)
     # what its log says counts on: it was cut off, in a call that no record shows
     (tmp_path / "log_1.txt").write_text(failed(1, 44, CLOSED))
-    found, _ = told(tmp_path)
-    assert "what rank 1 called, no record shows" in str(found.head) and "train.py:44" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert "what rank 1 called, no record shows" in str(found.head) and "train.py:44" in text_of(found)
 
 
 def test_a_record_that_ends_at_the_same_moment_is_compared(tmp_path):
@@ -56,7 +52,7 @@ def test_a_record_that_ends_at_the_same_moment_is_compared(tmp_path):
         (tmp_path / f"log_{rank}.txt").write_text(failed(rank, 10, TIMEOUT))
     late = entry(1, op=GLOO, group="1", desc="loss", line=50, time_created_ns=entry(9)["time_created_ns"])
     dump(tmp_path, 1, [*(entry(n, op=GLOO) for n in range(1, 6)), late], {"0": range(3)})
-    found, held = told(tmp_path)
+    found, held = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq, held.stale) == ("difference", [1], 6, {})
 
 
@@ -66,7 +62,7 @@ def test_a_call_that_has_not_ended_is_a_difference(tmp_path):
         calls = [entry(n, op=GLOO, done=n < 5) for n in range(1, 8)]
         dump(tmp_path, rank, calls, {"0": range(3)})
     dump(tmp_path, 1, [entry(n, op=GLOO) for n in range(1, 5)], {"0": range(3)})
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.difference.seq) == ("difference", [1], 5)
 
 
@@ -81,10 +77,11 @@ def test_a_compile_that_one_rank_alone_made(tmp_path):
             "" if rank else head.format(0, 4, "2/0") + "done tracing resume_in_step\n" + end.format(0, "2/0")
         )
         (tmp_path / f"log_{rank}.txt").write_text(text + failed(rank, 9, TIMEOUT if rank else CLOSED))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (
         found.kind == "waiting"
-        and "rank 0's last compile is [2/0] net.py:6 in resume_in_step, which rank 1 did not" in said(found)
+        and "rank 0's last compile is [2/0] net.py:6 in resume_in_step, which rank 1 did not"
+        in text_of(found)
     )
 
 
@@ -133,35 +130,35 @@ def test_the_number_of_a_process_is_no_rank(tmp_path):
     stalled(tmp_path)
     (tmp_path / "pyspy-18519.txt").write_text(SPY.format(pid=18519) + LOADER)
     (tmp_path / "pyspy-18534.txt").write_text(SPY.format(pid=18534) + WORKER)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert sorted(found.states) == [0, 1] and not any("18519" in text for text in found.unknown)
     unknown = "process 18519, of which nothing says the rank, is waiting for a worker of its DataLoader, at train.py:19"
-    assert unknown in said(found)
+    assert unknown in text_of(found)
     # torchrun ends its processes by their local rank
     (tmp_path / "launcher.log").write_text(ENDS.format(18519) + ENDS.format(18520))
-    found, _ = told(tmp_path)
-    assert "rank 0 waits for a worker of its DataLoader: train.py:19 in main  [pyspy-18519.txt:4]" in said(
+    found, _ = verdict_on(tmp_path)
+    assert "rank 0 waits for a worker of its DataLoader: train.py:19 in main  [pyspy-18519.txt:4]" in text_of(
         found
     )
     assert (
         "process 18534, of which nothing says the rank, is a worker of a DataLoader, at train.py:8"
-        in said(found)
+        in text_of(found)
     )
     # where one process had ended before, or the job has other nodes, the order says nothing
     (tmp_path / "launcher.log").write_text(ENDS.format(18519))
-    assert "process 18519, of which nothing" in said(told(tmp_path)[0])
+    assert "process 18519, of which nothing" in text_of(verdict_on(tmp_path)[0])
 
 
 def test_the_stack_of_a_worker_is_not_that_of_its_rank(tmp_path):
     stalled(tmp_path)
     text = SPY.format(pid=41) + LOADER + "\n" + SPY.format(pid=42) + WORKER
     (tmp_path / "stacks_0.txt").write_text(text)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (
         found.states[0].sentence.text
         == "its stack is at train.py:19 in main, waiting for a worker of its DataLoader"
     )
-    assert "rank 0 has a worker of a DataLoader, which is at train.py:8 in Data.__getitem__" in said(found)
+    assert "rank 0 has a worker of a DataLoader, which is at train.py:8 in Data.__getitem__" in text_of(found)
 
 
 def test_an_error_that_ends_a_thread_ends_no_rank(tmp_path):
@@ -176,14 +173,14 @@ def test_an_error_that_ends_a_thread_ends_no_rank(tmp_path):
         '  File "/env/lib/python3.11/threading.py", line 327 in wait\n'
         '  File "/env/lib/python3.11/queue.py", line 171 in get\n  File "/a/train.py", line 16 in main\n'
     )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks, found.states[0].name) == ("difference", [0], "elsewhere")
-    assert "rank 0: its thread prefetch ended: KeyError: 3, at train.py:8 in prefetch" in said(found)
-    assert "rank 0 waits in queue.get: train.py:16 in main" in said(found)
+    assert "rank 0: its thread prefetch ended: KeyError: 3, at train.py:8 in prefetch" in text_of(found)
+    assert "rank 0 waits in queue.get: train.py:16 in main" in text_of(found)
     # the same error in the main thread ends the rank
     text = (tmp_path / "log_0.txt").read_text().partition("\n")[2]
     (tmp_path / "log_0.txt").write_text(text)
-    assert told(tmp_path)[0].kind == "dead"
+    assert verdict_on(tmp_path)[0].kind == "dead"
 
 
 def test_a_wait_in_the_store_is_a_wait(tmp_path):
@@ -198,24 +195,26 @@ def test_a_wait_in_the_store_is_a_wait(tmp_path):
             for rank in (0, 1)
         )
     )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert {state.name for state in found.states.values()} == {"waiting"} and found.ranks == [0, 1, 2, 3]
-    assert "all ranks wait, not at one place: ranks 0, 1 at train.py:9 in main; ranks 2, 3 at" in said(found)
-    assert "rank 0: waited in new_group for a key of the store" in said(found)
+    assert "all ranks wait, not at one place: ranks 0, 1 at train.py:9 in main; ranks 2, 3 at" in text_of(
+        found
+    )
+    assert "rank 0: waited in new_group for a key of the store" in text_of(found)
 
 
 def test_a_job_that_was_ended_from_outside_has_no_fault_of_its_own(tmp_path):
     for rank in range(2):
         dump(tmp_path, rank, [entry(n, op=GLOO) for n in (1, 2)], {"0": range(2)})
     (tmp_path / "launcher.log").write_text(FROM_OUTSIDE)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (
         found.kind == "nothing wrong"
-        and "the job was ended from outside: Received 15 death signal" in said(found)
+        and "the job was ended from outside: Received 15 death signal" in text_of(found)
     )
     # an error of a rank stays one
     (tmp_path / "log_1.txt").write_text(failed(1, 9, "no such shard"))
-    assert told(tmp_path)[0].kind == "dead"
+    assert verdict_on(tmp_path)[0].kind == "dead"
 
 
 def test_messages_are_told_from_collectives(tmp_path):
@@ -234,7 +233,7 @@ def test_messages_are_told_from_collectives(tmp_path):
     ):
         text = "Current thread 0x00007f (most recent call first):\n" + inner.format(file, name)
         (tmp_path / f"stacks_{rank}.txt").write_text(text + '  File "/a/pipe.py", line 14 in main\n')
-        found, held = told(tmp_path)
+        found, held = verdict_on(tmp_path)
         assert words in [
             said.text.partition(" ")[2].partition(" ")[2] for said in activity(held, rank, [], 0)
         ]
@@ -253,12 +252,12 @@ def test_an_abort_in_a_log_of_all_ranks_is_of_the_rank_that_ended_so(tmp_path):
     for rank in (0, 2):
         dump(tmp_path, rank, [entry(n, op=GLOO) for n in (1, 2)], {"0": range(3)})
     (tmp_path / "launcher.log").write_text(abort + table.format(1))
-    found, _ = told(tmp_path)
-    assert (found.kind, found.ranks) == ("difference", [1]) and "rank 1's is another" in said(found)
-    assert "rank 1 waits in a collective: train.py:12 in main" in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1]) and "rank 1's is another" in text_of(found)
+    assert "rank 1 waits in a collective: train.py:12 in main" in text_of(found)
     # two ranks ended so: whose text it is, nothing says
     (tmp_path / "launcher.log").write_text(abort + table.format(1) + table.format(2))
-    assert "rank 1's is another" not in said(told(tmp_path)[0])
+    assert "rank 1's is another" not in text_of(verdict_on(tmp_path)[0])
 
 
 def test_what_a_killed_rank_compiled_and_a_group_that_a_rank_is_not_in(tmp_path):
@@ -269,12 +268,12 @@ def test_what_a_killed_rank_compiled_and_a_group_that_a_rank_is_not_in(tmp_path)
     (tmp_path / "launcher.log").write_text(
         "[0]:\n  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 7) (SIGKILL)\n"
     )
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("dead", [2])
-    assert "rank 2 was compiling [0/0] (net.py:25 in forward)" in said(found)
+    assert "rank 2 was compiling [0/0] (net.py:25 in forward)" in text_of(found)
     (tmp_path / "launcher.log").write_text(warning + failed(3, 14, TIMEOUT))
     (tmp_path / "log_2.txt").write_text(failed(2, 15, TIMEOUT))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert "rank 2 called all_reduce in a group that it is not in" in found.chain[0].text
 
 
@@ -284,12 +283,14 @@ def test_a_rank_that_ends_without_an_error_leaves_others_cut_off(tmp_path):
     for rank in (0, 2):
         dump(tmp_path, rank, [entry(n, op=GLOO) for n in range(1, 6)], {"0": range(3)})
     (tmp_path / "launcher.log").write_text("".join(failed(r, 10, CLOSED) + table.format(r) for r in (0, 2)))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("waiting", [1])
-    assert "ranks 0, 2 lost the connection in all_reduce([1024] Float) number 5 of default_pg" in said(found)
-    assert "rank 1 is not in the launcher's table of failures: exit code 0, or another node" in said(found)
+    assert "ranks 0, 2 lost the connection in all_reduce([1024] Float) number 5 of default_pg" in text_of(
+        found
+    )
+    assert "rank 1 is not in the launcher's table of failures: exit code 0, or another node" in text_of(found)
     (tmp_path / "log_1.txt").write_text(failed(1, 9, "no such shard"))
-    assert told(tmp_path)[0].kind == "dead"
+    assert verdict_on(tmp_path)[0].kind == "dead"
 
 
 def test_the_number_of_a_job_is_no_rank(tmp_path):
@@ -300,7 +301,7 @@ def test_the_number_of_a_job_is_no_rank(tmp_path):
     )
     for name in ("slurm-77.out", "train_512300.out"):
         (tmp_path / name).write_text(lines + ends)
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert sorted(found.states) == [0, 1] and found.ranks == [0]
     assert "the job was ended from outside: slurmstepd: error: *** STEP 77.0" in found.chain[-1].text
 
@@ -325,14 +326,14 @@ def test_what_torch_itself_found_is_no_death(tmp_path):
         (tmp_path / f"log_{rank}.txt").write_text(
             failed(rank, 9, MISMATCH.format(rank, *call, int(not rank)))
         )
-    found, _ = told(tmp_path)
-    assert (found.kind, found.ranks) == ("difference", [1]) and "GATHER" not in said(found)
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1]) and "GATHER" not in text_of(found)
     assert (
         "rank 1: OpType=BROADCAST, TensorShape=[2, 2], TensorDtypes=Float as number 2 at train.py:9"
-        in said(found)
+        in text_of(found)
     )
     (tmp_path / "log_0.txt").unlink()
-    assert told(tmp_path)[0].ranks == [1, 2]  # as many on each side
+    assert verdict_on(tmp_path)[0].ranks == [1, 2]  # as many on each side
 
 
 def test_who_missed_a_monitored_barrier(tmp_path):
@@ -341,7 +342,7 @@ def test_who_missed_a_monitored_barrier(tmp_path):
     (tmp_path / "log_0.txt").write_text(logged + failed(0, 9, f"[Rank 0]: {text}"))
     after = "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
     (tmp_path / "log_2.txt").write_text(failed(2, 9, after))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("difference", [1])
     assert "rank 1 did not come to a monitored barrier in 6 s, called at train.py:9 in step" in str(
         found.head
@@ -352,10 +353,10 @@ def test_a_rank_without_a_record_ended_at_the_line_of_one_side(tmp_path):
     dump(tmp_path, 1, [entry(1, op=GLOO), entry(2, op=GLOO, line=22)], {"0": range(3)})
     dump(tmp_path, 2, [entry(1, op=GLOO), entry(2, op="gloo:all_gather", line=28)], {"0": range(3)})
     (tmp_path / "log_0.txt").write_text(failed(0, 22, CLOSED))
-    found, _ = told(tmp_path)
+    found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("difference", [1, 2])
-    assert "rank 0, of which there is no record, ended at the line of rank 1: train.py:22 in step" in said(
+    assert "rank 0, of which there is no record, ended at the line of rank 1: train.py:22 in step" in text_of(
         found
     )
     (tmp_path / "log_0.txt").write_text(failed(0, 40, CLOSED))
-    assert "of which there is no record" not in said(told(tmp_path)[0])
+    assert "of which there is no record" not in text_of(verdict_on(tmp_path)[0])

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from flight_records import text_of, verdict_on
 from oddrank.command import main
 from oddrank.postmortem.folder import gather
 from oddrank.postmortem.judgement import judge
 from oddrank.postmortem.owners import rank_of
-from oddrank.postmortem.verdict import Verdict
 
 DRILL = Path(__file__).with_name("drill.py")
 ENV = {
@@ -197,14 +197,6 @@ def left(tmp_path_factory):
     return run
 
 
-def told(folder: Path) -> Verdict:
-    return judge(gather([folder]))
-
-
-def everything(found: Verdict) -> str:
-    return "\n".join(map(str, [found.head, *found.chain]))
-
-
 def line_of(evidence: str, folder: Path) -> str:
     """The line that `file:number` names."""
     file, _, number = evidence.rpartition(":")
@@ -215,20 +207,20 @@ def line_of(evidence: str, folder: Path) -> str:
 def test_the_rank_the_collective_and_the_cause(name, left):
     folder = left(name)
     kind, ranks, at, words = TRUTH[name]
-    found = told(folder)
-    assert found.kind in (kind if isinstance(kind, tuple) else (kind,)), everything(found)
-    assert found.ranks == ranks, everything(found)
+    found = verdict_on(folder)[0]
+    assert found.kind in (kind if isinstance(kind, tuple) else (kind,)), text_of(found)
+    assert found.ranks == ranks, text_of(found)
     if at:
         assert (found.difference.seq, found.difference.what) == at
     for pattern in words:
-        assert re.search(pattern, everything(found)), f"{pattern} is not in\n{everything(found)}"
+        assert re.search(pattern, text_of(found)), f"{pattern} is not in\n{text_of(found)}"
     for said in [found.head, *found.chain, *(state.sentence for state in found.states.values())]:
         for evidence in said.evidence:
             place = evidence.partition("#")[0]
             assert (folder / place).exists() or line_of(evidence, folder).strip(), f"{said}: no such evidence"
     # each line of the program that a sentence names is one of the drill
     source = DRILL.read_text().splitlines()
-    for number, where in re.findall(r"drill\.py:(\d+) in (\w+)", everything(found)):
+    for number, where in re.findall(r"drill\.py:(\d+) in (\w+)", text_of(found)):
         where = re.sub(r"^torch_dynamo_resume_in_(\w+)_at_\d+$", r"\1", where)
         assert any(f"def {where}" in line for line in source[: int(number) + 1]), (number, where)
 
@@ -264,17 +256,17 @@ def test_without_one_rank_s_files_what_is_left_is_told(left, tmp_path):
     for path in folder.rglob("*"):
         if path.is_file() and rank_of(str(path.relative_to(folder))) == 1:
             path.unlink()
-    found = told(folder)
-    assert found.kind == "waiting" and found.ranks == [1] and "nothing here says" in everything(found)
+    found = verdict_on(folder)[0]
+    assert found.kind == "waiting" and found.ranks == [1] and "nothing here says" in text_of(found)
     assert any("no flight record of rank 1" in text for text in found.unknown)
 
     shutil.rmtree(folder)
     shutil.copytree(left("recompiling"), folder)
     for path in folder.glob("trace_*"):
         path.unlink()
-    found = told(folder)
+    found = verdict_on(folder)[0]
     assert found.kind == "waiting" and found.ranks == [1]
-    assert "was compiling [0/1]" in everything(found) and "expected 8, actual 5" in everything(found)
+    assert "was compiling [0/1]" in text_of(found) and "expected 8, actual 5" in text_of(found)
     assert found.unknown[0].startswith("no flight record: set TORCH_FR_BUFFER_SIZE")
 
     shutil.rmtree(folder)
@@ -300,6 +292,6 @@ def test_all_ranks_mixed_in_one_log(left, tmp_path):
         job = tmp_path / str(len(form))
         job.mkdir()
         (job / "slurm.out").write_text("\n".join(form.format(rank=rank, line=line) for rank, line in mixed))
-        found = told(job)
+        found = verdict_on(job)[0]
         assert found.ranks == [1], form
-        assert "was compiling [0/1]" in everything(found) and "expected 8, actual 5" in everything(found)
+        assert "was compiling [0/1]" in text_of(found) and "expected 8, actual 5" in text_of(found)
