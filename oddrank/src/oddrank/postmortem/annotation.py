@@ -48,8 +48,8 @@ def annotation(material: Material) -> Annotation:
         return Annotation()
     text, parts = "", []
     if open_ := unfinished(whole):
-        drawn = open_.text().partition("\n\n")[2]  # without the key to what a whole source has
-        text = "\n".join(line[:MOST_WIDE] for line in drawn.splitlines()[:MOST_LINES])
+        whole_text = open_.text().partition("\n\n")[2]  # without the key to what a whole source has
+        text = "\n".join(line[:MOST_WIDE] for line in whole_text.splitlines()[:MOST_LINES])
         # a link to a function leads to the whole of it
         parts = ["<h2>What was being compiled</h2>", _html(open_)]
     n = len(whole.listing.sections)
@@ -62,8 +62,8 @@ def annotation(material: Material) -> Annotation:
 
 
 def _html(whole: AnnotatedSource) -> str:
-    drawn = whole._repr_html_()
-    return drawn if len(drawn) <= MOST_HTML else f"<p>Not shown: it has {len(drawn) >> 20} MB.</p>"
+    html = whole._repr_html_()
+    return html if len(html) <= MOST_HTML else f"<p>Not shown: it has {len(html) >> 20} MB.</p>"
 
 
 def source(material: Material) -> AnnotatedSource | None:

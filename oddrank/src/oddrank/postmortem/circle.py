@@ -21,8 +21,8 @@ def circle(material: Material, way: list[Difference]) -> Verdict:
     absent = [{rank for other in way if other is not one for rank in other.absent} for one in way]
     sides = [sorted(set(one.present) & ranks) for one, ranks in zip(way, absent, strict=True)]
     within = sorted({rank for side in sides for rank in side})
-    chain = [said for difference in way for said in difference.calls()]
-    chain += [said for difference in way if difference.what == "order" for said in _late(difference, way)]
+    chain = [one for difference in way for one in difference.calls()]
+    chain += [one for difference in way if difference.what == "order" for one in _late(difference, way)]
     fewest, *others = sorted(sides, key=len)
     odd = fewest if others and len(fewest) < len(others[0]) else []
     for rank in within:

@@ -66,11 +66,11 @@ def read(path: Path, file: str, rank: int | None) -> Dump:
     if path.stat().st_size > MOST_BYTES:
         raise Unreadable(f"more than {MOST_BYTES // 2**20} MiB, which no flight record has")
     data = path.read_bytes()
-    held = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
-    if not isinstance(held, dict) or not ({"entries", "pg_config", "pg_status"} & set(held)):
+    record = _json(data) if data.lstrip()[:1] == b"{" else _pickle(data)
+    if not isinstance(record, dict) or not ({"entries", "pg_config", "pg_status"} & set(record)):
         raise Unreadable("plain data, and no flight record: it has neither entries nor pg_config")
     try:
-        return _dump(held, file, rank, path.stat().st_mtime)
+        return _dump(record, file, rank, path.stat().st_mtime)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unreadable(
             f"a flight record of an unknown form: {type(error).__name__} {short(str(error), 80)}"
@@ -119,20 +119,20 @@ def _json(data: bytes) -> Any:
         raise Unreadable("the JSON of a flight record is cut off or damaged") from None
 
 
-def _dump(held: dict, file: str, rank: int | None, written: float) -> Dump:
+def _dump(record: dict, file: str, rank: int | None, written: float) -> Dump:
     members = {}
-    for name, group in held.get("pg_config", {}).items():
+    for name, group in record.get("pg_config", {}).items():
         ranks = tuple(int(number) for number in re.findall(r"\d+", _text(group.get("ranks", ""), 10**6)))
         if ranks:
             members[_text(name)] = ranks
     dump = Dump(file, rank, members, written=written)
     frame = _frames()
-    for index, entry in enumerate(held.get("entries", [])):
+    for index, entry in enumerate(record.get("entries", [])):
         dump.calls.append(_call(entry, index, file, -1 if rank is None else rank, frame))
     dump.calls = _coalesced(dump.calls)
     if dump.calls:
-        dump.wrapped = _whole(held["entries"][0].get("record_id", 0)) > 0
-        dump.backend = _text(held["entries"][0]["profiling_name"]).partition(":")[0]
+        dump.wrapped = _whole(record["entries"][0].get("record_id", 0)) > 0
+        dump.backend = _text(record["entries"][0]["profiling_name"]).partition(":")[0]
     return dump
 
 
@@ -151,8 +151,8 @@ def _coalesced(calls: list[Call]) -> list[Call]:
 def _frames() -> Callable[[Any], Frame]:
     kept: dict[tuple, Frame] = {}
 
-    def one(held: Any) -> Frame:
-        key = (_text(held["filename"]), _whole(held["line"]), _text(held["name"]))
+    def one(value: Any) -> Frame:
+        key = (_text(value["filename"]), _whole(value["line"]), _text(value["name"]))
         return kept.setdefault(key, Frame(*key))
 
     return one
@@ -182,13 +182,13 @@ def _call(entry: dict, index: int, file: str, rank: int, frame: Callable[[Any], 
     )
 
 
-def _sizes(held: Any) -> tuple:
-    return tuple(tuple(_whole(number) for number in one) for one in held)
+def _sizes(value: Any) -> tuple:
+    return tuple(tuple(_whole(number) for number in one) for one in value)
 
 
-def _whole(held: Any) -> int:
+def _whole(value: Any) -> int:
     """A number, which torch's JSON form has as a text."""
-    if abs(number := int(held)) > LARGEST:
+    if abs(number := int(value)) > LARGEST:
         raise ValueError("a number that no record has")
     return number
 
@@ -198,8 +198,8 @@ def _clean(text: str, most: int) -> str:
     return short(text, most)
 
 
-def _text(held: Any, most: int = 400) -> str:
+def _text(value: Any, most: int = 400) -> str:
     """A text, or a number as a text, and nothing else: a list of 100 bytes can be a text of gigabytes."""
-    if not isinstance(held, str | int):
-        raise TypeError(f"{type(held).__name__} instead of a text")
-    return _clean(held, most) if isinstance(held, str) else str(_whole(held))
+    if not isinstance(value, str | int):
+        raise TypeError(f"{type(value).__name__} instead of a text")
+    return _clean(value, most) if isinstance(value, str) else str(_whole(value))

@@ -56,8 +56,8 @@ def prefix(line: str, srun: bool = False) -> Line:
     number = COMPILE_ID.match(line)
     line = line[number.end() :] if number else line
     line = ARTIFACT.sub("", line)
-    said = re.match(r"\[(?:PG ID .*?)?Rank (\d{1,5})\] ", line)
-    rank = int(said[1]) if said and rank is None else rank
+    whose = re.match(r"\[(?:PG ID .*?)?Rank (\d{1,5})\] ", line)
+    rank = int(whose[1]) if whose and rank is None else rank
     return Line(line, rank, local, pid, time, number[1] if number else "", True)
 
 

@@ -28,11 +28,11 @@ def messages(dumps: Mapping[int, Dump]) -> list[Difference]:
         if dump.wrapped or dump.backend == "gloo":
             continue
         for call in dump.calls:
-            named = MESSAGE.match(call.op) if call.p2p else None
+            ends = MESSAGE.match(call.op) if call.p2p else None
             members = dump.members.get(call.group, ())
-            if not named:
+            if not ends:
                 continue
-            numbers = [int(number) for number in named.groups() if number]
+            numbers = [int(number) for number in ends.groups() if number]
             pair = numbers if call.op.startswith("send") else numbers[::-1]
             if max(pair) >= len(members) or rank not in (members[pair[0]], members[pair[1]]):
                 continue
@@ -47,9 +47,9 @@ def messages(dumps: Mapping[int, Dump]) -> list[Difference]:
         group, (src, to) = groups[key], key[3:]
         group.calls = {r: {n: [one] for n, one in enumerate(those, 1)} for r, those in calls.items()}
         for rank, peer in ((src, to), (to, src)):
-            held = dumps.get(peer)
+            other = dumps.get(peer)
             mine, theirs = calls.get(rank, []), len(calls.get(peer, []))
-            if held and not held.wrapped and peer != rank and len(mine) > theirs and mine[theirs].open:
+            if other and not other.wrapped and peer != rank and len(mine) > theirs and mine[theirs].open:
                 present = {rank: mine[theirs]}
                 found.append(Difference(group, theirs + 1, present, [peer], [], [[rank]], "missing"))
     return found

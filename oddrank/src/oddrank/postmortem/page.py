@@ -28,7 +28,7 @@ def html(
     """Return the page.
 
     Args:
-        verdict: the verdict.
+        verdict: on the job.
         material: what was read.
         name: of the job's folder.
         tools: what became of tlparse and torchfrtrace.

@@ -94,12 +94,9 @@ class Trace:
             )
         elif isinstance(end := record.get("compilation_metrics"), dict):
             seconds, failed = end.get("entire_frame_compile_time_s"), end.get("fail_reason")
-            said = (
-                f"compiled in {seconds:.1f} s"
-                if isinstance(seconds, int | float) and seconds < 1e9
-                else "compilation_metrics"
-            )
-            row("end", said + (f", failed: {failed}" if failed else ""), short(str(end.get("co_name", ""))))
+            known = isinstance(seconds, int | float) and seconds < 1e9
+            ended = f"compiled in {seconds:.1f} s" if known else "compilation_metrics"
+            row("end", ended + (f", failed: {failed}" if failed else ""), short(str(end.get("co_name", ""))))
         elif "dynamo_output_graph" in record:
             row("graph", key, key=str(record.get("has_payload", "")))
         elif isinstance(artifact := record.get("artifact"), dict):
@@ -113,17 +110,17 @@ class Trace:
         """The frames of a stack, innermost first."""
         if not isinstance(stack, list):
             return ()
-        held = [f for f in stack if isinstance(f, dict)]
+        frames = [frame for frame in stack if isinstance(frame, dict)]
         return tuple(
             Frame(
-                self.texts.get(_whole(f.get("filename")), "?"),
-                max(_whole(f.get("line")), 0),
-                str(f.get("name", "")),
+                self.texts.get(_whole(frame.get("filename")), "?"),
+                max(_whole(frame.get("line")), 0),
+                str(frame.get("name", "")),
             )
-            for f in reversed(held)
+            for frame in reversed(frames)
         )
 
 
-def _whole(held: Any) -> int:
+def _whole(value: Any) -> int:
     """A whole number of the trace, -1 for anything else."""
-    return held if isinstance(held, int) else -1
+    return value if isinstance(value, int) else -1

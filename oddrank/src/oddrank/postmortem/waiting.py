@@ -58,8 +58,8 @@ def _evidence(states: States, ranks: list[int]) -> tuple[str, ...]:
 
 def _lines(states: States, ranks: list[int]) -> list[Sentence]:
     """The state of each rank as a sentence."""
-    said = {rank: states[rank].sentence for rank in ranks}
-    return [Sentence(f"rank {rank}: {one.text}", one.evidence) for rank, one in said.items()]
+    sentences = {rank: states[rank].sentence for rank in ranks}
+    return [Sentence(f"rank {rank}: {one.text}", one.evidence) for rank, one in sentences.items()]
 
 
 def _waiting(material: Material, states: States, waiting: list[int]) -> Verdict:
@@ -107,10 +107,10 @@ def _waiting(material: Material, states: States, waiting: list[int]) -> Verdict:
 
 def _awaited(material: Material, states: States, waiting: list[int]) -> Call | None:
     """The call that ranks wait in: an open one, or the last one of all of them, where their errors are at its line."""
-    held = {rank: material.dumps[rank].collectives for rank in waiting if rank in material.dumps}
-    if call := next((call for calls in held.values() for call in calls if call.open), None):
+    collectives = {rank: material.dumps[rank].collectives for rank in waiting if rank in material.dumps}
+    if call := next((call for calls in collectives.values() for call in calls if call.open), None):
         return call
-    last = {rank: calls[-1] for rank, calls in held.items() if calls}
+    last = {rank: calls[-1] for rank, calls in collectives.items() if calls}
     alike = len({(call.group, call.seq, likeness([call])) for call in last.values()}) == 1
     there = all(call.where and call.line in states[rank].sentence.text for rank, call in last.items())
     return next(iter(last.values())) if alike and there else None
