@@ -203,6 +203,34 @@ def test_a_wait_in_the_store_is_a_wait(tmp_path):
     assert "rank 0: waited in new_group for a key of the store" in text_of(found)
 
 
+def test_ranks_that_make_different_groups(tmp_path):
+    """Ranks 1 and 2 made group 1 and called in it; rank 0 still waits for a member of another group of this name."""
+
+    def waits(rank: int, group: int) -> str:
+        inner = '  File "/env/site-packages/torch/distributed/distributed_c10d.py", line 5, in new_group'
+        key = f"torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//{group}//cpu//0/2"
+        lines = ("Traceback (most recent call last):", '  File "/a/train.py", line 40, in main', inner, key)
+        return "".join(f"[rank{rank}]: {line}\n" for line in lines)
+
+    (tmp_path / "log_0.txt").write_text(waits(0, group=1))
+    for rank in (1, 2):
+        mesh = entry(1, op=GLOO, group="1", desc="mesh", line=30)
+        dump(tmp_path, rank, [entry(1, op=GLOO), mesh], {})
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [0])
+    assert "rank 0 waits in the making of group 1 at train.py:40 in main" in str(found.head)
+    assert "ranks 1, 2 made group 1 (mesh) and called all_reduce([1024] Float) in it" in text_of(found)
+    assert "rank 0 makes another group under this name" in text_of(found)
+    # where all of them wait, which one is wrong cannot be told
+    for rank in (1, 2):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+        (tmp_path / f"log_{rank}.txt").write_text(waits(rank, group=2))
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [])
+    assert "rank 0 waits in the making of group 1" in str(found.head)
+    assert "ranks 1, 2 wait in the making of group 2" in str(found.head)
+
+
 def test_a_job_that_was_ended_from_outside_has_no_fault_of_its_own(tmp_path):
     for rank in range(2):
         dump(tmp_path, rank, [entry(n, op=GLOO) for n in (1, 2)], {"0": range(2)})

@@ -384,3 +384,20 @@ def test_200_mb_of_log_below_300_mb_of_memory(tmp_path):
     assert "ValueError: the last line" in done.stdout, done.stderr
     assert int(done.stderr.split()[-1]) < 300
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "sentence"),
+    [
+        ("> /dev/full", 2, "oddrank: cannot write to standard output: No space left on device\n"),
+        (">&-", 0, ""),
+        ("| head -1", 0, ""),
+    ],
+)
+def test_an_output_that_takes_no_more(output, status, sentence, tmp_path):
+    for rank in range(2):
+        dump(tmp_path, rank, [entry(1)], {"0": range(2)})
+    command = f"{sys.executable} -m oddrank postmortem {tmp_path} --out {tmp_path / 'out'} {output}"
+    command += "; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, sentence)
