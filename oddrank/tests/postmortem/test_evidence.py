@@ -69,20 +69,22 @@ def test_a_call_that_has_not_ended_is_a_difference(tmp_path):
 def test_a_compile_that_one_rank_alone_made(tmp_path):
     head = "[rank{0}]:I1128 07:29:3{1}.0 7 torch/_dynamo/symbolic_convert.py:53] [{2}] Step 1: torchdynamo "
     end = "[rank{0}]:I1128 07:29:35.0 7 torch/_dynamo/pgo.py:985] [{1}] put_code_state: no cache key, skipping\n"
-    for rank in (0, 1):
-        text = head.format(rank, 1, "0/0") + "start tracing step /a/net.py:4\n"
-        text += head.format(rank, 2, "0/0") + "done tracing step\n" + end.format(rank, "0/0")
-        text += "" if rank else head.format(0, 3, "2/0") + "start tracing resume_in_step /a/net.py:6\n"
-        text += (
-            "" if rank else head.format(0, 4, "2/0") + "done tracing resume_in_step\n" + end.format(0, "2/0")
-        )
-        (tmp_path / f"log_{rank}.txt").write_text(text + failed(rank, 9, TIMEOUT if rank else CLOSED))
+
+    def compiled(rank: int, number: str, name: str, line: int) -> str:
+        text = head.format(rank, 1, number) + f"start tracing {name} /a/net.py:{line}\n"
+        return text + head.format(rank, 2, number) + f"done tracing {name}\n" + end.format(rank, number)
+
+    step = [compiled(rank, "0/0", "step", 4) for rank in range(2)]
+    rest = [compiled(rank, "2/0", "resume_in_step", 6) for rank in range(2)]
+    lost = failed(0, 9, CLOSED), failed(1, 9, TIMEOUT)
+    (tmp_path / "log_0.txt").write_text(step[0] + rest[0] + lost[0])
+    (tmp_path / "log_1.txt").write_text(step[1] + lost[1])
     found, _ = verdict_on(tmp_path)
-    assert (
-        found.kind == "waiting"
-        and "rank 0's last compile is [2/0] net.py:6 in resume_in_step, which rank 1 did not"
-        in text_of(found)
-    )
+    text = "rank 0's last compile is [2/0] net.py:6 in resume_in_step, which rank 1 did not make"
+    assert found.kind == "waiting" and text in text_of(found)
+    (tmp_path / "log_1.txt").write_text(step[1] + rest[1] + lost[1])
+    found, _ = verdict_on(tmp_path)
+    assert found.kind == "waiting" and "last compile" not in text_of(found)
 
 
 SPY = """\
@@ -388,4 +390,8 @@ def test_a_rank_without_a_record_ended_at_the_line_of_one_side(tmp_path):
         found
     )
     (tmp_path / "log_0.txt").write_text(failed(0, 40, CLOSED))
+    assert "of which there is no record" not in text_of(verdict_on(tmp_path)[0])
+    # both sides called at this line
+    dump(tmp_path, 2, [entry(1, op=GLOO), entry(2, op="gloo:all_gather", line=22)], {"0": range(3)})
+    (tmp_path / "log_0.txt").write_text(failed(0, 22, CLOSED))
     assert "of which there is no record" not in text_of(verdict_on(tmp_path)[0])

@@ -138,6 +138,11 @@ def test_a_job_in_which_all_messages_have_ended(tmp_path):
     dump(tmp_path, 0, [message("send", 0, 1, n) for n in (1, 2)], groups)
     dump(tmp_path, 1, [message("recv", 1, 0, n) for n in (1, 2)], groups)
     assert verdict_on(tmp_path)[0].kind == "nothing wrong"
+    # a small message is sent before its receiver has called
+    dump(tmp_path, 0, [message("send", 0, 1, n) for n in (1, 2, 3)], groups)
+    ended = "[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -15 (pid: 7) (SIGTERM)\n"  # by the launcher
+    (tmp_path / "launcher.log").write_text(ended)
+    assert verdict_on(tmp_path)[0].kind == "nothing wrong"
 
 
 def batch(rank, number, done):
