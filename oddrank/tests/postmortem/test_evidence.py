@@ -146,6 +146,10 @@ def test_the_number_of_a_process_is_no_rank(tmp_path):
         "process 18534, of which nothing says the rank, is a worker of a DataLoader, at train.py:8"
         in text_of(found)
     )
+    # its table of failures has their numbers, too
+    table = "[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 18519)\n"
+    (tmp_path / "launcher.log").write_text(table)
+    assert "rank 0 waits for a worker of its DataLoader" in text_of(verdict_on(tmp_path)[0])
     # where one process had ended before, or the job has other nodes, the order says nothing
     (tmp_path / "launcher.log").write_text(ENDS.format(18519))
     assert "process 18519, of which nothing" in text_of(verdict_on(tmp_path)[0])
@@ -203,6 +207,14 @@ def test_a_wait_in_the_store_is_a_wait(tmp_path):
         found
     )
     assert "rank 0: waited in new_group for a key of the store" in text_of(found)
+
+
+def test_all_ranks_wait_for_one_key(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"log_{rank}.txt").write_text(failed(rank, 9, "wait timeout after 8000ms, keys: /plan"))
+    found, _ = verdict_on(tmp_path)
+    assert found.kind == "cannot tell"
+    assert "all ranks for the key /plan of the store wait, and no record shows" in str(found.head)
 
 
 def test_ranks_that_make_different_groups(tmp_path):
