@@ -73,6 +73,20 @@ def test_a_ring_of_four_groups(tmp_path, blocks):
         assert f"rank {rank} in collective 1 of g{group}, for rank {peer}" in text_of(found)
 
 
+def test_who_came_another_way_into_a_circle(tmp_path):
+    """Two pairs: rank 1 leaves out the second call of its own, and waits with the other pair for rank 0."""
+    groups = {"0": range(4), "3": (0, 1), "4": (2, 3)}
+    world = call("0", 1, 30, done=False)
+    dump(tmp_path, 0, [call("3", 1, 20), call("3", 2, 21, done=False)], groups)
+    dump(tmp_path, 1, [call("3", 1, 20), world], groups)
+    for rank in (2, 3):
+        dump(tmp_path, rank, [call("4", 1, 20), call("4", 2, 21), world], groups)
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("circle", [1])
+    text = "before collective 1 of default_pg, ranks 2, 3 called all_reduce at train.py:21"
+    assert text in text_of(found) and "and rank 1 called all_reduce at train.py:20" in text_of(found)
+
+
 def test_calls_under_way_in_one_order_are_no_circle(tmp_path):
     """A record of a job that runs: rank 0 has two calls open, on rank 1 the first of them has ended already."""
     groups = {"1": range(2), "2": range(2)}

@@ -310,9 +310,12 @@ def test_a_record_that_is_older_is_no_fault(tmp_path):
 
 
 def test_a_record_that_has_lost_its_oldest_calls_misses_none(tmp_path):
-    groups = {"0": range(2)}
-    dump(tmp_path, 0, [entry(n) for n in range(1, 31)], groups)
+    """Of the second group, in which rank 1 called long ago, its record has nothing any more."""
+    groups = {"0": range(2), "1": range(2)}
+    dump(tmp_path, 0, [entry(1, group="1"), *(entry(n) for n in range(1, 31))], groups)
     dump(tmp_path, 1, [entry(n) for n in range(11, 31)], groups)
+    ended = "[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -15 (pid: 7) (SIGTERM)\n"  # by the launcher
+    (tmp_path / "launcher.log").write_text(ended)
     found, _ = verdict_on(tmp_path)
     assert found.kind == "nothing wrong"
 
