@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from labkit import files, hardware, tlparse
+from oddrank.files import write
+
+from labkit import files, hardware
 from labkit.look import chrome_trace, ends, found, gate, journal, page, stops, summary, switches, torchrun
 from labkit.look.ends import STOPPED
 from labkit.look.launch import Launch, Post, launched
@@ -21,6 +23,7 @@ from labkit.look.program import Program
 from labkit.look.steps import Options
 from labkit.look.torchrun import FAILED, INTERRUPTED, LOGS, Request
 from labkit.look.watch import Limits
+from oddrank import tlparse
 
 __all__ = ["FAILURE", "GATE", "folder_for", "limits", "look", "program_of", "world_size"]
 
@@ -124,7 +127,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
     else:
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
-    index = files.replace(folder / "index.html", body.encode())
+    index = write(folder / "index.html", body.encode())
     if given.source and looked is not None and not early:
         said = f"{_source(looked)}\n\n{said}"
     print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
@@ -157,7 +160,7 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
-        files.replace(folder / FAILURE, failure.encode())
+        write(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else FAILED
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit import bounds, files
+from oddrank.files import folder
+
+from labkit import bounds
 from labkit.look.changes import CHANGES
 
 __all__ = ["add"]
@@ -98,7 +100,7 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
     report.set_defaults(act=_report)
     what = "the folder; the page goes there too"
-    report.add_argument("folder", type=files.folder, metavar="DIR", help=what)
+    report.add_argument("folder", type=folder, metavar="DIR", help=what)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +136,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
     _versions(parser)
     what = "run nothing: write the page from the records that the ranks of a run left in these folders"
-    parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
+    parser.add_argument("--merge", nargs="+", type=folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
     parser.add_argument(

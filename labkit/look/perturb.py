@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from oddrank.files import write
+
 from labkit import files, hardware
 from labkit.look import command, decisions, found, page, torchrun, values
 from labkit.look.command import world_size
@@ -265,7 +267,7 @@ def _trial(
     looked = found.read(folder)
     if looked is not None and looked.steps:
         looked.failed = bool(ending.said)
-        files.replace(folder / "index.html", page.html(looked, ending.said, given.step).encode())
+        write(folder / "index.html", page.html(looked, ending.said, given.step).encode())
     return _Trial(folder, ending, seconds, looked, decisions.read(folder))
 
 
@@ -326,4 +328,4 @@ def _write(folder: Path, about: dict[str, Any], rows: Sequence[Outcome]) -> None
     body = about | {"rows": [row.facts() for row in rows]}
     files.write_json(folder / "perturb.json", body)
     page_of_all = html(about["program"], about["label"], about["ranks"], about["rank"], rows, about["noise"])
-    files.replace(folder / "index.html", page_of_all.encode())
+    write(folder / "index.html", page_of_all.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import faulthandler
+import importlib
 import itertools
 import os
 import secrets
@@ -20,10 +21,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from oddrank.files import write
 from oddrank.record import install
 from oddrank.run_label import run_label
 
-from labkit import files, tlparse
 from labkit.look import conditions, decisions, ends, journal
 from labkit.look import program as running
 from labkit.look.launch import MEET_S, Launch, Post
@@ -31,8 +32,8 @@ from labkit.look.steps import Steps
 from labkit.look.torchrun import FAILED, INTERRUPTED, LOGS, Request
 from labkit.look.watch import INTERRUPT, Peers, Stop, Watch, grace
 from labkit.ranks import Here, Outcome, collective_check, declare, introspect
-from labkit.torch_compat import log_to
-from oddrank import places
+from labkit.torch_compat import DYNAMO, log_to
+from oddrank import places, tlparse
 
 __all__ = ["run", "same_folder"]
 
@@ -149,6 +150,7 @@ class _Rank:
             with suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)
         faulthandler.enable(ends.crash_file(self.folder, launch.rank).open("w"), all_threads=True)
+        importlib.import_module(DYNAMO)  # it keeps functions of torch that look wraps in a moment
         introspect.prepare()
         install()
         if tlparse.tool():
@@ -200,7 +202,7 @@ class _Rank:
             return
         self.left, self.failed = True, outcome.kind == "error"
         text = ends.dump(outcome, stop)
-        files.replace(self.folder / f"ended-{self.launch.rank}.json", text.encode())
+        write(self.folder / f"ended-{self.launch.rank}.json", text.encode())
         with suppress(Exception):  # the store may be gone with torchrun
             self.post.leave(f"ended-{self.launch.rank}", text)
 
@@ -278,7 +280,7 @@ class _Rank:
             for name in (f"rank-{rank}", f"ended-{rank}"):
                 path = self.folder / f"{name}.json"
                 if not path.exists() and (body := self.post.take(name)) is not None:
-                    files.replace(path, body.encode())
+                    write(path, body.encode())
             if not (path := self.folder / f"compiles-{rank}.jsonl").exists():
                 path.write_text("\n".join(_lines(self.post, rank)), "utf-8")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from oddrank.files import write
 
 from labkit import files
 from labkit.look import changes, command, gate, runs, torches, values, versions_page
@@ -187,7 +188,7 @@ def _finish(
     print(f"\n{pd.DataFrame(list(changes.shown(versions))).to_string(index=False)}\n")
     for one in told:
         print(one.sentence)
-    index = files.replace(folder / "index.html", versions_page.html(body, sorted(allowed)).encode())
+    index = write(folder / "index.html", versions_page.html(body, sorted(allowed)).encode())
     print(f"\npage: {files.below(index)}", flush=True)
     reference = changes.reference(versions)
     if reference is None:
