@@ -1,4 +1,4 @@
-"""Lessons on compiled distributed PyTorch, and tools for your own script or for what a dead job left."""
+"""Lessons on compiled distributed PyTorch, and a look at your own script."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ exit status:
 UNWRITTEN = 3
 LEFT = 141  # of a command whose reader left, as a shell gives it for SIGPIPE
 # the commands of what the rest of labkit does not import, by the module that adds them
-DOORS = ("labkit.lessons.door", "labkit.look.door", "labkit.postmortem.door", "ledger.door")
+DOORS = ("labkit.lessons.door", "labkit.look.door", "ledger.door")
 
 
 def main(arguments: list[str] | None = None) -> int:

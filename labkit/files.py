@@ -1,65 +1,32 @@
-"""Atomic writes of files (the old content stays until the new is complete), and the folders of labkit."""
+"""The files and folders of labkit and of its reader, and data as JSON."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from oddrank.files import write
+
 __all__ = [
     "Unsaved",
-    "folder",
     "home",
     "lessons",
     "notebooks",
     "number",
     "ours",
-    "replace",
     "write_json",
-    "writable",
 ]
 
-PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
+# for course/compiled_streams/patterns.py alone, whose code is that of lesson 07's outputs: goes when 07 is executed
+replace = write
 
 
 class Unsaved(ValueError):
     """A result exists and could not be written; the message names the file or folder and the reason."""
-
-
-def replace(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file through a temporary file beside it, and make its folder where it is missing.
-
-    Args:
-        path: of the file.
-        data: its new content.
-
-    Returns:
-        The path.
-
-    Raises:
-        OSError: as the system gives it; the file is then as it was.
-
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     replace(f"{folder}/new/a.txt", b"whole").read_bytes()
-    b'whole'
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        os.chmod(temporary, 0o644)  # mkstemp makes it private; what is saved here is meant to be shared
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path
 
 
 def write_json(path: str | os.PathLike[str], body: Any) -> Path:
@@ -75,12 +42,13 @@ def write_json(path: str | os.PathLike[str], body: Any) -> Path:
     Raises:
         OSError: as the system gives it; the file is then as it was.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     json.loads(write_json(f"{folder}/a.json", {"far": [1.5, float("inf")]}).read_text())
     {'far': [1.5, 'inf']}
     """
     text = json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False)
-    return replace(path, (text + "\n").encode())
+    return write(path, (text + "\n").encode())
 
 
 def _finite(body: Any) -> Any:
@@ -161,43 +129,3 @@ def number(lesson: str | Path) -> str:
     ('04', '10b')
     """
     return Path(lesson).name.partition("_")[0]
-
-
-def folder(text: str) -> Path:
-    """The type of a command line's argument that names a folder.
-
-    Raises:
-        ArgumentTypeError: the text is empty.
-
-    >>> folder("runs").name
-    'runs'
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError("needs the name of a folder, and got none")
-    return Path(text)
-
-
-def writable(folder: Path, *names: str) -> None:
-    """Check, before minutes of measuring, that files can be saved.
-
-    Args:
-        folder: made where it is missing.
-        names: of the files.
-
-    Raises:
-        ValueError: they cannot be saved; the message gives the reason.
-    """
-    for path in (folder / name for name in names):
-        if path.is_dir():
-            raise ValueError(f"cannot write {path}: it is a folder, and a file has to go there")
-    probe = folder / f".labkit-write-probe-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            probe.write_bytes(PROBE)
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        there = folder.exists() and not folder.is_dir()
-        why = "it is a file, and a folder is needed" if there else error.strerror or error
-        raise ValueError(f"cannot write in {folder}: {why}") from error

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oddrank.files import write
+
 from labkit import files
 from labkit.per_rank import PerRank
 
@@ -208,7 +210,7 @@ class Report:
             Unsaved: it cannot be written; the message names the folder.
         """
         try:
-            return files.replace(Path(folder) / f"{self.name}.json", (self.to_json() + "\n").encode())
+            return write(Path(folder) / f"{self.name}.json", (self.to_json() + "\n").encode())
         except OSError as error:
             raise files.Unsaved(
                 f"cannot save report {self.name!r} in {folder}: {error.strerror or error}"

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
+from oddrank.files import writable
 
 from labkit import files
 from labkit.report import provenance
@@ -42,7 +43,7 @@ def ledger(given: argparse.Namespace) -> int:
     each = None
     if given.save is not None:
         path = (files.home() if given.save is True else given.save) / f"{versions.NAME}.json"
-        files.writable(path.parent, path.name)
+        writable(path.parent, path.name)
         kept = {} if given.again else _usable(facts, path)
 
         def each(one: Answer) -> None:

@@ -18,7 +18,7 @@ LEDGER = sorted((ROOT / "ledger").rglob("*.py"))
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "course ledger __main__ cli look postmortem doctor lessons study views page tlparse shm"
+    "course ledger __main__ cli look doctor lessons study views page shm"
     " ranks environments report timing per_rank pace hardware registry bounds files packages torch_compat"
 ).split()
 # the one import that runs upwards: a rank of that backend needs its process group

@@ -36,8 +36,7 @@ def without(tmp_path_factory) -> Path:
     for name in ("labkit", "course", "notebooks", "data"):
         shutil.copytree(ROOT / name, root / name, ignore=leave)
     shutil.copyfile(ROOT / "pyproject.toml", root / "pyproject.toml")
-    for name in ("look", "postmortem"):
-        shutil.rmtree(root / "labkit" / name)
+    shutil.rmtree(root / "labkit" / "look")
     for path in (root / "course").iterdir():
         if path.is_dir() and path.name not in TOPICS:
             shutil.rmtree(path)

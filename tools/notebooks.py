@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oddrank.files import write
+
 from labkit import files
 from labkit.lessons.execution import kernel
 from labkit.pace import patience
@@ -214,7 +216,7 @@ def _where_and_when() -> dict[str, str]:
 def _write(notebook: Any, path: Path) -> None:
     import nbformat
 
-    files.replace(path, (nbformat.writes(notebook) + "\n").encode())
+    write(path, (nbformat.writes(notebook) + "\n").encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.files import write
 
 import labkit
 from course.compiled_streams import inside, patterns
@@ -171,7 +172,7 @@ def inductor(path: Path = INDUCTOR) -> Path:
         "sources": {fn.__name__: inspect.getsource(fn) for fn in FUNCTIONS},
         **{name: MADE_OF_FILES.sub("", text) for name, text in code.items()},
     }
-    return files.replace(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    return write(path, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def later() -> Path:
@@ -216,7 +217,7 @@ def two_versions(version: str = "2.15.0") -> Path:
         printed[name] = {"program": program + "\n", "printed": done.stdout}
     label = f"saved: torch {version}, {hardware.describe()['hardware']}, {_today()}"
     body = {"label": label, "torch": version, "programs": printed}
-    return files.replace(TWIN, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
+    return write(TWIN, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _today() -> str:

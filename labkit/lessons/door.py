@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import oddrank.files
+
 from labkit import files, hardware
 from labkit.lessons.parameters import chosen, parameters
 from labkit.lessons.standalone import script
@@ -39,7 +41,7 @@ def add(commands: Any) -> None:
     run.add_argument("asked", nargs="*", metavar="LESSON | NAME=VALUE", help=what)
     run.add_argument("--all", action="store_true", help="every lesson")
     what = f"{SAVED} (without DIR: {HERE})"
-    run.add_argument("--save", nargs="?", type=files.folder, const=Path(), metavar="DIR", help=what)
+    run.add_argument("--save", nargs="?", type=oddrank.files.folder, const=Path(), metavar="DIR", help=what)
     run.add_argument("--json", action="store_true", help="print tables and verdicts as JSON")
     listing = commands.add_parser("list", help="the lessons, their questions and their parameters")
     listing.set_defaults(act=_list)
@@ -50,7 +52,7 @@ def add(commands: Any) -> None:
     copy = commands.add_parser("lessons", help="list the lessons, or copy them to a folder of yours")
     copy.set_defaults(act=_lessons)
     what = "the folder to copy to; files that are there already are left alone"
-    copy.add_argument("folder", nargs="?", type=files.folder, metavar="DIR", help=what)
+    copy.add_argument("folder", nargs="?", type=oddrank.files.folder, metavar="DIR", help=what)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -65,7 +67,7 @@ def _run(given: argparse.Namespace) -> int:
     if folder is not None:
         if folder.resolve() == lessons[0].parent.resolve():
             raise ValueError(f"{folder} holds the lessons themselves: save elsewhere")
-        files.writable(folder, *(path.name for path in lessons))
+        oddrank.files.writable(folder, *(path.name for path in lessons))
 
     from labkit.lessons.execution import Done, execute  # papermill and pandas, seconds on a slow disk
 
@@ -185,14 +187,14 @@ def _lessons(given: argparse.Namespace) -> int:
         print("\n".join(path.stem for path in ours))
         return 0
     folder = given.folder
-    files.writable(folder)
+    oddrank.files.writable(folder)
     for path in [*ours, *sorted((ours[0].parent / "pictures").iterdir())]:
         copy = folder / path.relative_to(ours[0].parent)
         if copy.exists() or copy.is_symlink():  # somebody may have worked in it
             print(f"left alone, it is there already: {copy}")
             continue
         try:
-            files.replace(copy, path.read_bytes())
+            oddrank.files.write(copy, path.read_bytes())
         except OSError as error:
             raise files.Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
         print(f"copied: {copy}")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oddrank.files import write
 from oddrank.places import place
 from oddrank.record import Compile, Range, Tables, break_times
 from oddrank.record.timeline import collective_op, point_to_point
@@ -44,7 +45,7 @@ def save(record: Tables, path: str | os.PathLike[str]) -> Path:
     """
     body = json.dumps(chrome_trace(record), separators=(",", ":"), allow_nan=False)
     try:
-        return files.replace(path, body.encode())
+        return write(path, body.encode())
     except OSError as error:
         raise files.Unsaved(f"cannot write {path}: {error.strerror or error}") from error
 

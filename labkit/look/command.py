@@ -7,21 +7,28 @@ import itertools
 import os
 import shutil
 import sys
+import time
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from labkit import files, tlparse
-from labkit.look import chrome_trace, ends, found, gate, joined, journal, page, stops, summary, switches
-from labkit.look.attempt import FAILURE, LOGS, STOPPED, attempt, world_size
+from oddrank.files import write
+
+from labkit import files, hardware
+from labkit.look import chrome_trace, ends, found, gate, journal, page, stops, summary, switches, torchrun
+from labkit.look.ends import STOPPED
 from labkit.look.launch import Launch, Post, launched
 from labkit.look.program import Program
 from labkit.look.steps import Options
+from labkit.look.torchrun import FAILED, INTERRUPTED, LOGS, Request
+from labkit.look.watch import Limits
+from oddrank import tlparse
 
-__all__ = ["GATE", "INTERRUPTED", "SCRIPT", "folder_for", "look", "program_of"]
+__all__ = ["FAILURE", "GATE", "folder_for", "limits", "look", "program_of", "world_size"]
 
-GATE, SCRIPT, INTERRUPTED = 1, 3, 130  # exit statuses
+GATE = 1  # exit status
+FAILURE = "failure.txt"  # why the script failed
 
 
 def look(given: argparse.Namespace) -> int:
@@ -45,52 +52,52 @@ def look(given: argparse.Namespace) -> int:
     ranks = launch.world_size if launch else world_size(given)
     baseline = gate.load(given.against, ranks) if given.against else None
     options = Options(given.skip, given.steps, given.step, given.values)
+    request = Request(program, options, limits(given), given.verify)
     if launch is not None:
-        return _joined(given, launch, program, options, baseline)
+        return _under_torchrun(given, launch, request, baseline)
+    hardware.choose(ranks, "auto", given.backend)  # refuses a backend that this machine has not
     _free(given.trace)
     folder = folder_for(given.out, program.name)
-    failure = attempt(given, program, options, folder).said
+    failure = torchrun.run(request, ranks, folder).said
     return _finish(given, folder, failure, options, baseline)
 
 
-def _joined(
-    given: argparse.Namespace,
-    launch: Launch,
-    program: Program,
-    options: Options,
-    baseline: dict[str, Any] | None,
+def limits(given: argparse.Namespace) -> Limits:
+    """The limits of a command line."""
+    return Limits(given.timeout, given.stall or Limits().stall)
+
+
+def world_size(given: argparse.Namespace) -> int:
+    """How many ranks the command starts: `-n`, or two."""
+    return given.n or 2
+
+
+def _under_torchrun(
+    given: argparse.Namespace, launch: Launch, request: Request, baseline: dict[str, Any] | None
 ) -> int:
     """Run the script in this process, which torchrun has started."""
     if given.n not in (None, launch.world_size):
         raise ValueError(f"torchrun started {launch.world_size} ranks, and {given.n} were asked for")
-    if given.timeout is not None or given.stall is not None:
-        raise ValueError(
-            "--timeout and --stall are for ranks that labkit starts: under torchrun, the script's own"
-            " init_process_group(timeout=...) decides"
-        )
-    if given.verify:
-        raise ValueError("--verify is for ranks that labkit starts: run the script without torchrun")
+    from labkit.look import rank
+
     post = Post(launch)
 
     def choose() -> Path:
         _free(given.trace)
-        return folder_for(given.out, program.name)
+        return folder_for(given.out, request.program.name)
 
-    folder, token = joined.same_folder(launch, post, choose)
-    logs = folder / LOGS if tlparse.tool() else None
+    folder, token = rank.same_folder(launch, post, choose)
+    began = time.perf_counter()
 
-    def page() -> None:
-        said = ends.failure(post, launch.world_size, "torchrun ended the script")
-        _page(folder, given, _why(said, folder), hurry=True)
-        print(_why(said, folder), file=sys.stderr, flush=True)
+    def page(lost: tuple[int, ...], status: int) -> int:
+        outcomes, stop = ends.read(folder, launch.world_size, lost=lost)
+        otherwise = f"the script ended with exit status {status}" if status else ""
+        limits = request.limits.timeout, request.limits.stall
+        seconds, backend = time.perf_counter() - began, request.program.backend
+        ended = ends.ending(outcomes, stop, limits, seconds, backend, request.verify, otherwise)
+        return _finish(given, folder, ended.said, request.options, baseline, hurry=bool(ended.said))
 
-    status = joined.run(launch, post, program, options, folder, token, logs, page)
-    if launch.rank:
-        return status
-    failure = ends.failure(
-        post, launch.world_size, f"the script ended with exit status {status}" if status else ""
-    )
-    return _finish(given, folder, failure, options, baseline, hurry=bool(failure))
+    return rank.run(launch, post, request, folder, token, page)
 
 
 def _merge(given: argparse.Namespace) -> int:
@@ -120,7 +127,7 @@ def _page(folder: Path, given: argparse.Namespace, failure: str, hurry: bool = F
     else:
         looked.failed = bool(failure)
         said, body = summary.text(looked), page.html(looked, failure, given.step, traces)
-    index = files.replace(folder / "index.html", body.encode())
+    index = write(folder / "index.html", body.encode())
     if given.source and looked is not None and not early:
         said = f"{_source(looked)}\n\n{said}"
     print(f"\n{said}\n\npage: {files.below(index)}", flush=True)
@@ -153,8 +160,8 @@ def _finish(
     looked = _page(folder, given, failure, hurry)
     if failure:
         print(failure, file=sys.stderr)
-        files.replace(folder / FAILURE, failure.encode())
-        return INTERRUPTED if failure.startswith(STOPPED) else SCRIPT
+        write(folder / FAILURE, failure.encode())
+        return INTERRUPTED if failure.startswith(STOPPED) else FAILED
     if looked is None or not looked.steps:
         idle = switches.idle(looked).itertuples() if looked else ()
         never = [f"{row.name}, compiled at {row.place}, is never called; " for row in idle]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit import bounds, files
+from oddrank.files import folder
+
+from labkit import bounds
 from labkit.look.changes import CHANGES
 
 __all__ = ["add"]
@@ -98,7 +100,7 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="make one page of the reports that are saved in a folder")
     report.set_defaults(act=_report)
     what = "the folder; the page goes there too"
-    report.add_argument("folder", type=files.folder, metavar="DIR", help=what)
+    report.add_argument("folder", type=folder, metavar="DIR", help=what)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +108,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=_number(int, 1, 65_536), metavar="N", help=what)
     what, names = (
         "backend of its process groups, whatever the script asks for",
-        ("auto", "nccl", "gloo", "shm"),
+        ("auto", "nccl", "gloo"),
     )
     parser.add_argument("--backend", default="auto", choices=names, help=what)
     for name, metavar, what in FILES:
@@ -115,7 +117,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     for name, metavar, default, read, what in NUMBERS:
         said = what if default is None else f"{what} (default: {default})"
         parser.add_argument(f"--{name}", type=read, default=default, metavar=metavar, help=said)
-    what = "compare every collective between ranks before it runs (gloo and shm; slower)"
+    what = "compare every collective between ranks before it runs (slower)"
     parser.add_argument("--verify", action="store_true", help=what)
     what = "print the program's source, too, and what each rank did at each line; the page has it in any case"
     parser.add_argument("--source", action="store_true", help=what)
@@ -134,7 +136,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=what)
     _versions(parser)
     what = "run nothing: write the page from the records that the ranks of a run left in these folders"
-    parser.add_argument("--merge", nargs="+", type=files.folder, metavar="DIR", help=what)
+    parser.add_argument("--merge", nargs="+", type=folder, metavar="DIR", help=what)
     rest = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=rest, metavar="...", help="a module and its arguments")
     parser.add_argument(

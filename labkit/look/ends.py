@@ -1,51 +1,202 @@
-"""How ranks that torchrun has started ended, left in its store: what each raised, or where torchrun ended it."""
+"""How the ranks of a run ended: what each raised, where it stood when it was ended, or that its process is gone."""
 
 from __future__ import annotations
 
 import json
-from typing import Protocol
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from labkit.ranks import Outcome, RankError
-from labkit.ranks.introspect import Inspector
+from labkit.look.watch import INTERRUPT, Stop
+from labkit.ranks.errors import (
+    PEER_GONE,
+    Outcome,
+    RankError,
+    crash_frames,
+    differences,
+    explain,
+    name_all,
+    paragraphs,
+)
+from labkit.ranks.introspect import Collective, Inspector
 
-__all__ = ["failure", "leave", "stand"]
+__all__ = ["Ending", "crash_file", "dump", "ending", "gone", "read", "stand"]
+
+STOPPED = "the script was interrupted"
+GONE = "its process is gone, and it left no error; torchrun's own report has its exit code"
+SILENT = "in native code that holds Python's lock"
+# where a rank stands whose collective gloo has ended, and what gloo says where it raises
+_IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
+_MISMATCH = "distributed collective mismatch"
+_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends")
 
 
-class _Post(Protocol):
-    def leave(self, name: str, text: str) -> None: ...
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended.
 
-    def take(self, name: str, wait: float = 0.0) -> str | None: ...
+    Attributes:
+        said: Why the script failed, with where each rank stood; '' if it did not.
+        hung: Whether a limit ended it.
+        diverged: Whether the comparison of collectives before they run ended it.
+    """
+
+    said: str = ""
+    hung: bool = False
+    diverged: bool = False
 
 
 def stand(rank: int) -> Outcome:
     """Return where the main thread of this process stands; called from another thread."""
     now = Inspector(lambda: True).where()
-    return Outcome(rank, "unfinished", "", "", now.frames, waits=now.waits, compiling=now.compiling)
+    return Outcome(
+        rank,
+        "unfinished",
+        frames=now.frames,
+        waits=now.waits,
+        collectives=now.collectives,
+        compiling=now.compiling,
+        sends=now.message,
+    )
 
 
-def leave(post: _Post, outcome: Outcome) -> None:
-    """Leave for rank 0 how this rank ended."""
-    said = ("kind", "type", "message", "frames", "waits", "compiling")
-    post.leave(f"ended-{outcome.rank}", json.dumps({name: getattr(outcome, name) for name in said}))
-
-
-def failure(post: _Post, world_size: int, head: str) -> str:
-    """Say how the ranks ended, the cause first.
+def dump(outcome: Outcome, stop: Stop | None = None) -> str:
+    """Return the text of an outcome, for other ranks and for `read`.
 
     Args:
-        post: Where they left it.
+        outcome: How this rank ended.
+        stop: Why it was ended, where it was.
+    """
+    calls = outcome.collectives
+    said = {name: getattr(outcome, name) for name in _KEPT}
+    said |= {"collectives": None if calls is None else [asdict(call) for call in calls]}
+    said |= {"members": [json.loads(dump(one)) for one in outcome.members], "rank": outcome.rank}
+    return json.dumps(said | {"stop": vars(stop) if stop else None})
+
+
+def _load(text: str) -> tuple[Outcome, Stop | None]:
+    said = json.loads(text)
+    stop = said.pop("stop")
+    return _outcome(said), Stop(**stop) if stop else None
+
+
+def _outcome(said: dict[str, Any]) -> Outcome:
+    said.pop("stop", None)
+    said["frames"] = [(where, line, bool(library)) for where, line, library in said["frames"]]
+    said["sends"] = tuple(said["sends"]) if said["sends"] else None
+    said["members"] = [_outcome(one) for one in said["members"]]
+    if said["collectives"] is not None:
+        said["collectives"] = [_call(one) for one in said["collectives"]]
+    return Outcome(**said)
+
+
+def _call(said: dict[str, Any]) -> Collective:
+    lists = {each.name for each in fields(Collective) if str(each.type).startswith("tuple")}
+    kept = {name: tuple(value) if name in lists else value for name, value in said.items()}
+    return Collective(**kept | {"shapes": tuple(map(tuple, kept["shapes"]))})
+
+
+def crash_file(folder: Path, rank: int) -> Path:
+    """Where a rank's process writes its stacks as a fatal signal ends it."""
+    return folder / f"crash-{rank}.txt"
+
+
+def read(
+    folder: Path, world_size: int, codes: Mapping[int, int | None] = {}, lost: tuple[int, ...] = ()
+) -> tuple[list[Outcome], Stop | None]:
+    """Read how the ranks of a run ended.
+
+    Args:
+        folder: Where they wrote.
         world_size: Number of ranks.
-        head: What is known otherwise.
+        codes: The exit codes of processes that failed, as far as they are known.
+        lost: Further ranks whose process is gone.
 
     Returns:
-        Where a rank raised: it, its lines, and where the others stood. Otherwise `head`, with what ranks have left.
+        One outcome for each rank of which something is known, and why the run was ended, if it was.
     """
-    found = []
+    found, stop = [], None
     for rank in range(world_size):
-        if (text := post.take(f"ended-{rank}")) is not None:
-            told = json.loads(text)
-            told["frames"] = [(where, line, bool(library)) for where, line, library in told["frames"]]
-            found.append(Outcome(rank, **told))
-    raised = sorted((one for one in found if one.kind == "error"), key=lambda one: (one.order, one.rank))
-    head = f"rank {raised[0].rank} failed" if raised else head
-    return str(RankError(head, found, ended="raised")) if head and found else head
+        path = folder / f"ended-{rank}.json"
+        if path.exists():
+            outcome, why = _load(path.read_text(encoding="utf-8"))
+            found.append(outcome)
+            stop = why if why and (stop is None or why.by_limit) else stop
+        elif rank in codes or rank in lost:
+            found.append(gone(folder, rank, codes.get(rank)))
+    return found, stop
+
+
+def gone(folder: Path, rank: int, code: int | None = None) -> Outcome:
+    """Return how a rank ended that left no word.
+
+    Args:
+        folder: Where it wrote.
+        rank: The rank.
+        code: The exit code of its process; None where it is not known.
+    """
+    crash = crash_file(folder, rank)
+    frames = crash_frames(crash.read_text(errors="replace")) if crash.exists() else []
+    return Outcome(rank, "dead", "", "" if code is not None else GONE, frames, code)
+
+
+def ending(
+    outcomes: list[Outcome],
+    stop: Stop | None,
+    limits: tuple[float | None, float],
+    seconds: float,
+    backend: str,
+    verified: bool,
+    otherwise: str = "",
+) -> Ending:
+    """Say how a run ended, the cause first.
+
+    Args:
+        outcomes: How its ranks ended.
+        stop: Why it was ended.
+        limits: The limits of the run: `timeout`, and `stall`.
+        seconds: How long it took.
+        backend: Of its process group.
+        verified: Whether collectives were compared before they ran.
+        otherwise: What is said where no rank failed.
+    """
+    failed = [one for one in outcomes if one.kind in ("error", "dead") and one.type != "KeyboardInterrupt"]
+    if stop is not None and stop.by_limit:
+        how, seconds = stop.how, stop.seconds
+        known = [one for one in outcomes if one.kind != "dead"]
+        error = explain(how, known, seconds, limits[0], limits[1], "")
+        return Ending(str(error), True)
+    if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
+        return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
+    if not failed:
+        return Ending("\n".join(filter(None, [otherwise, *paragraphs(outcomes)])) if otherwise else "")
+    error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
+    said = "\n".join(filter(None, [str(error), _hint(error, backend, verified)]))
+    return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))
+
+
+def _left_alone(outcomes: list[Outcome]) -> str:
+    """Which ranks had ended their script when others called a further collective, and which one; '' where none had."""
+    over = [one.rank for one in outcomes if one.kind == "ok"]
+    if not over or min(one.order for one in outcomes) != PEER_GONE:
+        return ""
+    said = f"{name_all(over)} had ended the script by then, and the others called a further collective."
+    return "\n".join([said, *map(str, differences(outcomes))])
+
+
+def _hint(error: RankError, backend: str, verified: bool) -> str:
+    """What to run next where gloo has ended a rank that got a message of another size; '' for other errors.
+
+    Such a process aborts, or its call raises, and takes along what it knew of its collectives.
+    """
+    aborts = [one for one in error.outcomes if one.kind == "dead" and one.frames]
+    aborts = [one for one in aborts if one.code in (-signal.SIGABRT, None)]
+    inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts)
+    if backend not in ("gloo", "") or verified or not (inside or _MISMATCH in str(error)):
+        return ""
+    return (
+        "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"
+        " --verify, which compares each collective before it runs and names the first that differs."
+    )

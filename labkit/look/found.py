@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from oddrank.files import write
 from oddrank.places import place
 from oddrank.record import Compile, Count, Tables, first_difference, merge
 from oddrank.record.guard_words import form, words
@@ -19,7 +20,6 @@ from oddrank.record.timeline import collective_op, marked, point_to_point
 from oddrank.source import AnnotatedSource
 from oddrank.stages import diff
 
-from labkit import files
 from labkit.look import calls, costs, effects, gradients, journal, loads, made, names, replicas, rows, source
 from labkit.look.finding import Finding
 from labkit.look.graphs import other_numbers, without_sizes
@@ -415,7 +415,7 @@ def gather(folders: Sequence[Path], into: Path) -> None:
     begun = [path.with_name(f"compiles-{rank}.jsonl") for rank, (_, path) in newest.items()]
     for path in [*(path for _, path in newest.values()), *filter(Path.is_file, begun)]:
         if path.parent.resolve() != into.resolve():
-            files.replace(into / path.name, path.read_bytes())
+            write(into / path.name, path.read_bytes())
 
 
 def _of_rank(path: Path) -> Report:

@@ -133,6 +133,24 @@ class Post:
             self._store.set(f"{name}/{turn}/{i}", piece)
         self._store.set(name, f"{turn} {len(pieces)}")  # last: now it is whole
 
+    def say(self, name: str, text: str) -> None:
+        """Leave a line, in one message."""
+        self._store.set(name, text)
+
+    def said(self, names: list[str]) -> list[str]:
+        """The lines of these names; empty where one of them is not there."""
+        if not self._store.check(names):
+            return []
+        return [line.decode() for line in self._store.multi_get(names)]
+
+    def there(self, name: str) -> bool:
+        """Whether there is a text of this name."""
+        return bool(self._store.check([name]))
+
+    def first(self, name: str) -> bool:
+        """Whether nobody has asked this before."""
+        return int(self._store.add(name, 1)) == 1
+
     def take(self, name: str, wait: float = 0.0) -> str | None:
         """The text of this name; None where it is not there after `wait` seconds."""
         until = time.monotonic() + wait

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from labkit.look.attempt import Ending
+from labkit.look.ends import Ending
 from labkit.look.found import Look
 
 __all__ = ["OUTCOMES", "WORDS", "Outcome", "compare", "verdict"]

@@ -7,13 +7,14 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
+from oddrank.page import document, escape
 
 from labkit.look import calls, causes, replicas, source, switches
 from labkit.look.folds import folded
 from labkit.look.found import Look
 from labkit.look.met import Phase, phases
 from labkit.look.viewer import viewer
-from labkit.page import document, escape, table
+from labkit.page import table
 from labkit.views import strip, strip_text
 
 __all__ = ["html", "picture"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import os
 import shutil
 import sys
@@ -14,16 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from oddrank.files import write
+
 from labkit import files, hardware
-from labkit.look import command, decisions, found, page, values
-from labkit.look.attempt import STOPPED, Ending, attempt, world_size
+from labkit.look import command, decisions, found, page, torchrun, values
+from labkit.look.command import world_size
 from labkit.look.conditions import Condition, done
+from labkit.look.ends import STOPPED, Ending
 from labkit.look.found import Look
 from labkit.look.launch import launched
 from labkit.look.outcomes import OUTCOMES, Outcome, compare, verdict
 from labkit.look.perturbed_page import html, text
 from labkit.look.program import Program
 from labkit.look.steps import Options
+from labkit.look.torchrun import FAILED, INTERRUPTED, Request
 from labkit.pace import patience
 
 __all__ = ["Perturbation", "look", "perturbations"]
@@ -161,7 +164,7 @@ def look(given: argparse.Namespace) -> int:
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
     chosen = hardware.choose(world, "auto", given.backend)
-    given.verify = chosen.backend in ("gloo", "shm")  # each of its collectives can be compared before it runs
+    given.verify = chosen.backend == "gloo"  # each of its collectives can be compared before it runs
     every = perturbations(rank, batch, given.perturb_delay, chosen.device, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
     given.timeout, given.stall = given.timeout or round(patience(TIMEOUT_S)), given.stall or STALL_S
@@ -206,7 +209,7 @@ def look(given: argparse.Namespace) -> int:
             print(text([row]), flush=True)
     except _Stopped:
         print(STOPPED, file=sys.stderr)
-        return command.INTERRUPTED
+        return INTERRUPTED
     finally:
         shutil.rmtree(caches, ignore_errors=True)
         for path in folder.glob("*/values-*.pt"):
@@ -252,19 +255,19 @@ def _trial(
     folder.mkdir()
     condition = replace(one.condition if one else Condition(), caches=caches)
     options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
-    asked = copy.copy(given)
-    asked.verify = given.verify and (one is None or one.verify)
+    own = {rank: one.env} if one and one.env else {}
+    verify = given.verify and (one is None or one.verify)
+    request = Request(program, options, command.limits(given), verify, own)
     began = time.monotonic()
     with _printing_to(folder / "output.txt"):
-        own = {rank: one.env} if one and one.env else None
-        ending = attempt(asked, program, options, folder, SAME, own)
+        ending = torchrun.run(request, command.world_size(given), folder, SAME)
     seconds = time.monotonic() - began
     if ending.said.startswith(STOPPED):
         raise _Stopped
     looked = found.read(folder)
     if looked is not None and looked.steps:
         looked.failed = bool(ending.said)
-        files.replace(folder / "index.html", page.html(looked, ending.said, given.step).encode())
+        write(folder / "index.html", page.html(looked, ending.said, given.step).encode())
     return _Trial(folder, ending, seconds, looked, decisions.read(folder))
 
 
@@ -318,11 +321,11 @@ def _untried(one: Perturbation) -> str:
 
 def _fails(trial: _Trial, name: str) -> int:
     print(f"the script fails {name}: nothing was compared\n{trial.ending.said}", file=sys.stderr)
-    return command.SCRIPT
+    return FAILED
 
 
 def _write(folder: Path, about: dict[str, Any], rows: Sequence[Outcome]) -> None:
     body = about | {"rows": [row.facts() for row in rows]}
     files.write_json(folder / "perturb.json", body)
     page_of_all = html(about["program"], about["label"], about["ranks"], about["rank"], rows, about["noise"])
-    files.replace(folder / "index.html", page_of_all.encode())
+    write(folder / "index.html", page_of_all.encode())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from oddrank.page import document, escape
+
 from labkit.look.outcomes import Outcome, verdict
-from labkit.page import document, escape
 
 __all__ = ["html", "text"]
 

@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import os
 import pkgutil
-import random
 import shlex
 import sys
 import types
@@ -19,7 +18,6 @@ from typing import Any
 from unittest import mock
 
 import pandas as pd
-import torch
 import torch.distributed as dist
 from oddrank.places import rewrite
 from oddrank.record import Compile, Tables, install
@@ -28,7 +26,7 @@ from oddrank.record.profile import shared_clock
 from oddrank.stages.guards import parse
 
 from labkit import report
-from labkit.look import calls, conditions, decisions, journal, made, replicas, rows, source
+from labkit.look import calls, made, replicas, rows, source
 from labkit.look.averaged import Averaging
 from labkit.look.crashes import name_parameters
 from labkit.look.found import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
@@ -40,16 +38,12 @@ from labkit.look.values import Values
 from labkit.ranks import failing, here
 from labkit.ranks.introspect import aside
 from labkit.report import Report
-from labkit.torch_compat import default_store, process_groups
 
 __all__ = [
-    *("Program", "run", "watch"),
-    *("backend_of", "execute", "followed", "force_backend", "let_groups_end", "report_of"),
+    *("Program", "backend_of", "execute", "followed", "force_backend", "report_of", "watch"),
 ]
 
 STEP = "__labkit_step__"  # what the decorator of the named function is called in the script
-# the store that torchrun's agent would keep, and process groups that the script has destroyed
-_kept: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -77,45 +71,6 @@ class Program:
     def command(self) -> str:
         """What one would type after `python`, without the folder of the script."""
         return shlex.join([*(["-m"] if self.module else []), self.name, *self.arguments])
-
-
-def run(program: Program, options: Options, folder: str) -> None:
-    """Run a script on this rank.
-
-    Args:
-        program: The script.
-        options: Which steps to record.
-        folder: Where `rank-N.json` goes, as soon as the steps were recorded and again when the script ends, and
-            `compiles-N.jsonl`, which grows with each compile.
-
-    Raises:
-        SystemExit: If the script exits with another status than 0.
-        ValueError: If the script or the function named by `options.step` is not there.
-    """
-    rank, me = here().rank, os.getpid()
-    _leave_labkits_group()
-    _seed()
-    let_groups_end()
-    force_backend(program.backend)
-    journal.keep(Path(folder), rank)
-    decided = None
-    if options.condition is not None:
-        decided = decisions.keep(Path(folder), rank)
-        conditions.apply(options.condition, Path(folder), rank)
-
-    def keep(steps: Steps) -> None:
-        if os.getpid() == me:  # a script may fork
-            report_of(steps, rank, program.name, program.command).save(folder)
-            steps.keep_values(Path(folder) / f"values-{rank}.pt")
-            if decided is not None:
-                decided()
-
-    with followed(options, keep) as steps:
-        try:
-            execute(program, options, steps)
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise
 
 
 def watch(fn: Callable[..., Any], args: tuple, kwargs: dict, options: Options) -> Report:
@@ -210,39 +165,6 @@ def _held(
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"
         steps.note = "; ".join(filter(None, [steps.note, said]))
         return {}
-
-
-def _leave_labkits_group() -> None:
-    """The script makes its own process group, over the same store, as it would under torchrun."""
-    _kept.append(default_store())
-    dist.destroy_process_group()
-    os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-
-
-def _seed() -> None:
-    """Give this rank random numbers of its own, as a fresh process has them: ranks are forked, with one state.
-
-    Torch, `random` and numpy seed themselves from the system. A GPU's generator is made in the rank.
-    """
-    random.seed()
-    torch.default_generator.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
-
-
-def let_groups_end() -> None:
-    """Keep the process groups that the script destroys.
-
-    In torch 2.13 the thread of a gloo group frees a backward's last all-reduce under Python's lock (GIL). Where the
-    group's last reference goes meanwhile, its end waits for that thread and keeps the lock, for ever.
-    """
-    ended = dist.destroy_process_group
-
-    def destroy_process_group(*args: Any, **kwargs: Any) -> None:
-        _kept.extend(process_groups())
-        ended(*args, **kwargs)
-
-    dist.destroy_process_group = destroy_process_group
 
 
 def force_backend(backend: str) -> None:

@@ -335,4 +335,7 @@ def _replicated(tensor: Any) -> tuple[int, ...]:
 
 
 def _members(group: Any) -> tuple[int, ...]:
-    return tuple(sorted(dist.get_process_group_ranks(group)))
+    try:
+        return tuple(sorted(dist.get_process_group_ranks(group)))
+    except KeyError:  # the program has destroyed the group, and not yet freed what used it
+        return ()

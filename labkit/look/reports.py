@@ -6,10 +6,13 @@ import html
 import json
 from pathlib import Path
 
+import oddrank.files
+from oddrank.page import document
+
 from labkit import files
 from labkit.look import rows, source
 from labkit.look.page import picture
-from labkit.page import document, table
+from labkit.page import table
 from labkit.report import Report
 from labkit.study import scoreboard
 
@@ -51,7 +54,7 @@ def write(folder: Path) -> Path:
     head = [f"<h1>{html.escape(name)}</h1>", f"<ol>{''.join(listed)}</ol>{left}", *_predictions()]
     body = document(name, [*head, *parts])
     try:
-        return files.replace(folder / PAGE, body.encode())
+        return oddrank.files.write(folder / PAGE, body.encode())
     except OSError as error:
         raise files.Unsaved(f"cannot write {folder / PAGE}: {error.strerror or error}") from error
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.look import found
-from labkit.look.attempt import FAILURE
+from labkit.look.command import FAILURE
 from labkit.look.found import Look
 
 __all__ = ["Ran", "bound", "run"]

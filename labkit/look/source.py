@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+from oddrank.page import SOURCE_STYLE
 from oddrank.places import is_library
 from oddrank.record import Line, Mark, Table, Tables, read
 from oddrank.record.source import Sources
@@ -14,7 +15,6 @@ from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
 
 from labkit.look import rows
-from labkit.page import SOURCE_STYLE
 
 __all__ = ["TYPES", "annotated", "of_traces", "parts", "recorded", "texts"]
 

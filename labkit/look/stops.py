@@ -6,6 +6,7 @@ import html as escaping
 from pathlib import Path
 
 import pandas as pd
+from oddrank.page import document
 from oddrank.places import place
 from oddrank.record.compiles import Try
 from oddrank.record.guard_words import again
@@ -14,9 +15,9 @@ from oddrank.stages import guards as guards_of
 
 from labkit import page
 from labkit.look import begun, journal, source
-from labkit.look.attempt import LOGS
 from labkit.look.found import Look
 from labkit.look.met import breaks_of
+from labkit.look.torchrun import LOGS
 from labkit.ranks.errors import name_all
 
 __all__ = ["html", "text"]
@@ -78,7 +79,7 @@ def html(name: str, folder: Path, looked: Look | None, failure: str, tlparse: st
         if tlparse.endswith(".html")
         else "",
     ]
-    return page.document(f"{name}: labkit look", parts)
+    return document(f"{name}: labkit look", parts)
 
 
 def _compiled(folder: Path) -> pd.DataFrame:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.files import write
 from torch import nn
 
-from labkit import files
 from labkit.look import replicas
 from labkit.look.steps import Steps, wrapped
 from labkit.torch_compat import hide_from_dynamo, is_fake
@@ -74,7 +74,7 @@ class Values:
         if self._taken and self._kept:
             told, body = {**self._kept, **({"outputs": {}} if self._trains else {})}, io.BytesIO()
             torch.save({kind: {n: t.cpu() for n, t in named.items()} for kind, named in told.items()}, body)
-            files.replace(path, body.getvalue())
+            write(path, body.getvalue())
             self._kept = {}
 
     def _backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from oddrank.files import write
 
 from labkit import files
 from labkit.look import changes, command, gate, runs, torches, values, versions_page
-from labkit.look.attempt import world_size
 from labkit.look.causes import causes
+from labkit.look.command import world_size
 from labkit.look.found import FIRST, Look
 from labkit.look.launch import launched
+from labkit.look.torchrun import FAILED
 
 __all__ = ["DATA", "look", "measured"]
 
@@ -186,11 +188,11 @@ def _finish(
     print(f"\n{pd.DataFrame(list(changes.shown(versions))).to_string(index=False)}\n")
     for one in told:
         print(one.sentence)
-    index = files.replace(folder / "index.html", versions_page.html(body, sorted(allowed)).encode())
+    index = write(folder / "index.html", versions_page.html(body, sorted(allowed)).encode())
     print(f"\npage: {files.below(index)}", flush=True)
     reference = changes.reference(versions)
     if reference is None:
-        return command.SCRIPT
+        return FAILED
     status = 0
     if given.save:
         gate.save(reference["runs"][0]["counts"], given.save)

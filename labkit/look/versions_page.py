@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from oddrank.page import document, escape
 
 from labkit.look import changes
-from labkit.page import document, escape, table
+from labkit.page import table
 
 __all__ = ["html"]
 

@@ -23,7 +23,8 @@ LOOP = 64  # collectives that a loop goes round in
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 # what a rank reports when a peer left a collective: a consequence, not the cause
-_PEER_GONE = ("closed by peer", "connection reset", "broken pipe", "connection closed", "is gone")
+PEER_GONE = 3  # its place in the order
+_GONE = ("closed by peer", "connection reset", "broken pipe", "connection closed", "is gone")
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Outcome:
         if self.kind in ("error", "unpicklable"):
             if self.type == "KeyboardInterrupt":
                 return 4
-            return 3 if any(words in self.message.lower() for words in _PEER_GONE) else 1
+            return PEER_GONE if any(words in self.message.lower() for words in _GONE) else 1
         return 4 if self.kind == "unfinished" else 5
 
     def describe(self, who: str = "") -> str:
@@ -260,7 +261,8 @@ def crash_frames(text: str) -> list[tuple[str, str, bool]]:
             continue
         if file not in HIDDEN and (found or not file.startswith(LABKIT)):
             source = linecache.getline(file, int(line)).strip()
-            found.append((place(file, int(line), name), source, is_library(file)))
+            library = is_library(file) or file.startswith(LABKIT)
+            found.append((place(file, int(line), name), source, library))
     return found[::-1]
 
 

@@ -363,7 +363,7 @@ class Ranks:
         if self._closed:
             raise RuntimeError("these ranks are closed: make new ones with labkit.Ranks(...)")
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError("these ranks are busy with another call")
+            raise RuntimeError("these ranks are busy with another call: wait until it has ended, or stop it")
 
     def _call(
         self,

@@ -51,7 +51,6 @@ HIDDEN = tuple(
     _file(f"labkit.ranks.{name}")
     for name in ("worker", "cells", "wire", "introspect", "messages", "collective_check")
 )
-_HERE = os.path.join(os.path.dirname(_file("labkit.ranks")), "")
 _SHM = os.path.join(os.path.dirname(_file("labkit.shm")), "")
 LABKIT = os.path.join(os.path.dirname(_file("labkit")), "")
 _DISTRIBUTED = f"{os.sep}torch{os.sep}distributed{os.sep}"
@@ -374,7 +373,7 @@ def _described(stack: list[Step]) -> list[tuple[str, str, bool]]:
 
 def is_library(filename: str) -> bool:
     """Whether a file is no code of the reader's: installed code, Python itself, or this package."""
-    return filename.startswith((_HERE, _SHM)) or places.is_library(filename)
+    return filename.startswith(LABKIT) or places.is_library(filename)
 
 
 def place(filename: str, line: int, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -72,8 +73,8 @@ class Progress:
         self._show([(f"rank {m.rank}", m.state) for m in members], seconds)
 
     def _show(self, states: list[tuple[str, str]], seconds: float, how: str = "running") -> None:
-        if not self.wanted:
-            return
+        if not self.wanted or threading.current_thread() is not threading.main_thread():
+            return  # a thread's output would land in whichever cell runs now; a bench has a line of its own
         self.seconds, self.states = seconds, states
         if _in_kernel():
             self._display(how)

@@ -59,10 +59,11 @@ class Answer:
         return self.passed
 
     def _repr_html_(self) -> str:
-        *before, last = repr(self).removesuffix(f"\nhint: {self.hint}").splitlines()
-        head, _, said = last.partition(": ")
-        parts = [html.escape(line) for line in before]
-        parts.append(f"<b>{head}</b>: {html.escape(said)}")
+        *before, last = map(html.escape, "\n".join(self.findings).splitlines())
+        if self.passed and before:  # all of them passed, not the last one only
+            parts = [*before, last, "<b>passed</b>"]
+        else:
+            parts = [*before, f"<b>{'passed' if self.passed else 'not yet'}</b>: {last}"]
         if self.hint:
             parts.append(f"<b>hint</b>: {html.escape(self.hint)}")
         return "".join(f"<div>{part}</div>" for part in parts)

@@ -46,6 +46,7 @@ from labkit.torch_compat.cold import (
 )
 from labkit.torch_compat.compiler import (
     COMPILER,
+    DYNAMO,
     PRELOAD,
     code_of,
     fake_tensors,

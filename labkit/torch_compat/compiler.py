@@ -13,7 +13,8 @@ from oddrank.torch_names import require
 COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
 # fmt: off
-PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor")
+DYNAMO = "torch._dynamo"
+PRELOAD = ("torch", "torch.distributed", DYNAMO, "torch._inductor.compile_fx", "torch.distributed.tensor")
 # fmt: on
 
 

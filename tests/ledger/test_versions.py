@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from labkit import cli, files
+from labkit import cli
 from ledger import command, versions
 from ledger.facts import load
 from ledger.run import Answer
@@ -211,7 +211,7 @@ def test_answers_that_cannot_be_saved_are_printed_all_the_same(tmp_path, monkeyp
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
+    monkeypatch.setattr("labkit.report.write", full)
     monkeypatch.setattr(command, "run", lambda facts, **o: tuple(o["each"](a) or a for a in map(_yes, facts)))
     assert cli.main(["ledger", "--only", FACT.id, "--save", str(tmp_path)]) == 3
     found = capsys.readouterr()

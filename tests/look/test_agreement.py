@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import tlparse
 from labkit.look import page
 from labkit.look.found import together
 from labkit.look.program import watch
 from labkit.look.steps import Options
+from oddrank import tlparse
 
 # of each program, what every tool counts: graphs, and breaks compiled; then counters' breaks, given up, recompiles
 EXPECTED = {

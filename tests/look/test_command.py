@@ -92,7 +92,7 @@ def test_from_a_break_in_a_decoder_to_the_gate(look, tmp_path):
     failed = more.stdout.partition("gate failed")[2]
     assert "Chatty.forward): Failed to trace builtin operator print" in failed
     assert "ranks differ" in failed
-    assert quoted.pattern("look.md", "labkit look --out page", r"[\d.]+ ms of a step \(\d+%\)").search(
+    assert quoted.pattern("docs/look.md", "labkit look --out page", r"[\d.]+ ms of a step \(\d+%\)").search(
         more.stdout
     )
     body = (tmp_path / "page" / "index.html").read_text()
@@ -134,7 +134,7 @@ def test_other_decoders_are_seen_as_well(look, words, tmp_path):
         ("exit", "rank 1 raised SystemExit: 7"),
         ("die", "rank 1 died: exit code 5"),
         ("hang", "no end within"),
-        ("leave", "stalled: the ranks have waited for each other"),
+        ("leave", "rank 1 had ended the script by then, and the others called a further collective"),
         ("calm", ""),
     ],
 )

@@ -13,8 +13,7 @@ import pytest
 from oddrank.record import Compile, install
 from oddrank.record.compiles import Try
 
-from labkit.look import begun, joined, journal, met
-from labkit.look.launch import Launch
+from labkit.look import begun, journal, met
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -136,14 +135,3 @@ def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> N
     assert journal.ended({0: [failed]}, "rank 0 raised BackendCompilerFailed: no kernel") == [said]
     assert journal.ended({0: [failed]}, "rank 0 raised KeyError: 'x'") == []  # the error was suppressed
     assert through_a_file(failed) == failed
-
-
-def test_another_machines_journal_comes_to_rank_0(tmp_path: Path) -> None:
-    class Post:
-        left = {"compiles-1/0": json.dumps(begun.facts(made()))}
-
-        def take(self, name: str, wait: float = 0.0) -> str | None:
-            return self.left.get(name)
-
-    joined.collect(Launch(0, 2, 0, 1, 0, "a", 1), Post(), tmp_path, 0.0)  # type: ignore[arg-type]
-    assert [one.id for one in journal.read(tmp_path)[1]] == ["1/1"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from labkit.look.attempt import attempt
 from labkit.look.conditions import Condition
 from labkit.look.program import Program
 from labkit.look.steps import Options
+from labkit.look.torchrun import Request, run
+from labkit.look.watch import Limits
 
 WRAPS = Path(__file__).parent / "scripts" / "wraps.py"
 
@@ -19,10 +19,10 @@ WRAPS = Path(__file__).parent / "scripts" / "wraps.py"
 @pytest.mark.slow
 @pytest.mark.guard
 def test_every_function_that_look_wraps_takes_its_arguments_by_position_and_by_name(tmp_path):
-    given = argparse.Namespace(n=1, backend="gloo", timeout=None, stall=None, verify=False)
     out = tmp_path / "out.json"
     options = Options(values=True, condition=Condition(rank=0, batch=100))
-    ended = attempt(given, Program(str(WRAPS), arguments=(str(out),), backend="gloo"), options, tmp_path)
+    program = Program(str(WRAPS), arguments=(str(out),), backend="gloo")
+    ended = run(Request(program, options, Limits()), 1, tmp_path)
     assert not ended.said
     found = json.loads(out.read_text())
     assert {place: said for place, said in found["wrong"].items() if said} == {}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from oddrank.files import write
 
 from course.shared.streams.graph import GraphNode, StreamGraph, StreamGraphs
 from labkit import files, torch_compat
@@ -90,7 +91,7 @@ def save_later(graph: StreamGraph, kernels: dict[str, Any], made: str, date: str
     """Write what `later` reads; `made` is the version of the torch that made it."""
     body = {"label": f"captured with torch {made}, {date}", "torch": made, "kernels": kernels}
     text = json.dumps(body | {"hand_over": _encode(graph)}, indent=1, ensure_ascii=False)
-    return files.replace(LATER, (text + "\n").encode())
+    return write(LATER, (text + "\n").encode())
 
 
 @contextlib.contextmanager
@@ -120,7 +121,7 @@ def save(record: dict[str, Any], made: str, date: str, path: Path = FILE) -> Pat
         "graphs": dict(sorted(record.items())),
     }
     text = json.dumps(body, ensure_ascii=False)
-    return files.replace(path, (text + "\n").encode())
+    return write(path, (text + "\n").encode())
 
 
 # --- what was asked for, as text ---

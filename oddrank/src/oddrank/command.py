@@ -9,10 +9,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from oddrank import __version__, places
+from oddrank.postmortem import command as postmortem
 from oddrank.record import Table, Tables, read
 from oddrank.source import AnnotatedSource, annotate, compare
 from oddrank.source.text import printable
@@ -43,6 +44,37 @@ COLUMNS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit status: 2 where the input is none."""
+    asked = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not have every letter
+    try:
+        status = asked.act(asked)
+        if sys.stdout is not None:  # closed by the shell, as in `oddrank tables traces >&-`
+            sys.stdout.flush()
+        return status
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.filename is None:  # of standard output
+            # Python flushes what is left when it exits, and that has to go somewhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):  # | head
+                return 0
+        return _sentence(error)
+    except MemoryError:
+        return _sentence(ValueError("there is not enough memory for this"))
+    except KeyboardInterrupt:
+        print("oddrank: interrupted", file=sys.stderr)
+        return 130
+
+
+def _sentence(error: OSError | ValueError) -> int:
+    said = str(error)
+    if isinstance(error, OSError):
+        said = f"{error.filename or 'cannot write to standard output'}: {error.strerror}"
+    print(f"oddrank: {printable(said)}", file=sys.stderr)
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="oddrank", description="What ranks compiled and ran, and where they differ."
     )
@@ -74,21 +106,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tables.add_argument("--rank", type=int, action="append", help="only this rank")
     tables.add_argument("--operators", action="store_true", help="operators and kernels as well")
     tables.add_argument("--json", action="store_true", help="every column, as JSON")
-    asked = parser.parse_args(arguments)
-    try:
-        shown = _source(asked) if asked.command == "source" else _tables(asked)
-    except (OSError, ValueError) as error:
-        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        print(f"oddrank: {printable(told)}", file=sys.stderr)
-        return 2
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may not have every letter
-    try:
-        for line in shown:
-            print(line.rstrip())
-        sys.stdout.flush()
-    except BrokenPipeError:  # | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    source.set_defaults(act=lambda asked: _print(_source(asked)))
+    tables.set_defaults(act=lambda asked: _print(_tables(asked)))
+    postmortem.add(commands)
+    return parser
+
+
+def _print(lines: Iterable[str]) -> int:
+    for line in lines:
+        print(line.rstrip())
     return 0
 
 

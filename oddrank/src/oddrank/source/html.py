@@ -30,6 +30,7 @@ _INK = {
     "split": "#808890",
     "shape": "#808890",
 }
+_APART = ' <span class="unseen">·</span> '  # between entries, where there is no style sheet
 _CUT = "#d65a00"  # reads on white and on black
 
 
@@ -142,7 +143,7 @@ class _Pen:
         title = title or ", ".join(names[:3]) + more
         return (
             f"<header><p class='title'><b>{_escape(title)}</b> <small>{_escape(' · '.join(said))}</small></p>"
-            f'<div class="key">{" ".join(f"<span>{key}</span>" for key, there in keys.items() if there)}</div>'
+            f'<div class="key">{_APART.join(f"<span>{key}</span>" for key, there in keys.items() if there)}</div>'
             f"</header>{told}"
         )
 

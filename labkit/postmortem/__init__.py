@@ -1,1 +1,0 @@
-"""`labkit postmortem`: one verdict from what a dead or hanging job left. Imports no torch."""
