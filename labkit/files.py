@@ -21,9 +21,6 @@ __all__ = [
     "write_json",
 ]
 
-# for course/compiled_streams/patterns.py alone, whose code is that of lesson 07's outputs: goes when 07 is executed
-replace = write
-
 
 class Unsaved(ValueError):
     """A result exists and could not be written; the message names the file or folder and the reason."""

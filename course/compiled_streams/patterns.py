@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from oddrank.files import write as write_file
 
 from course.compiled_streams.kernels import event_between, kernels, softmaxed
 from course.compiled_streams.written import program_of, shortened, write
@@ -372,7 +373,7 @@ def keep(date: str, triton: str) -> Any:
     body = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     body[version] = {"date": date, "triton": triton, **found}
     ordered = dict(sorted(body.items()))
-    return files.replace(FILE, (json.dumps(ordered, indent=1, ensure_ascii=False) + "\n").encode())
+    return write_file(FILE, (json.dumps(ordered, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def recorded() -> dict[str, dict[str, Any]]:

@@ -49,7 +49,7 @@ def wrong_ranks(job: str) -> set[int]:
         found = re.search(rf"rank {rank} x=(\[.*\]) result=(\[.*\])", log)
         assert found, f"job {job}, rank {rank}: no result in the log"
         xs[rank], results[rank] = np.array(json.loads(found[1])), json.loads(found[2])
-    right = (2 * sum(xs.values()) + 1).tolist()  # what both jobs should print
+    right = (2 * np.sum(list(xs.values()), axis=0) + 1).tolist()  # what both jobs should print
     return {rank for rank, result in results.items() if result != right}
 
 
