@@ -16,7 +16,7 @@ from labkit.ranks.cells import shell
 from labkit.ranks.group import forget_interrupt, interrupt_thread
 from labkit.study import pictures
 from labkit.study.choices import choices
-from labkit.study.controls import make_controls, offer, values_of
+from labkit.study.controls import make_controls, offer, settled, values_of
 
 __all__ = ["Bench", "Fold", "Try", "steps"]
 
@@ -299,7 +299,7 @@ class Bench:
                 self._stop.layout.display = ""
 
     def _values(self) -> dict[str, Any]:
-        return {name: one.value for name, one in self.controls.items()}
+        return {name: settled(one.value) for name, one in self.controls.items()}
 
     def _running(self, at: str = "") -> None:
         """Show that a run goes on, and where it is."""

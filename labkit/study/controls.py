@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.study.choices import choices
 
-__all__ = ["make_controls", "offer", "values_of"]
+__all__ = ["make_controls", "offer", "settled", "values_of"]
 
 BUTTONS = 6  # a list of more values is a drop-down list
 
@@ -61,6 +61,15 @@ def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any
         if known and value not in known or not _inside(control, value):
             raise ValueError(f"control {name!r} has no value {value!r}")
     return values
+
+
+def settled(value: Any) -> Any:
+    """A control's value; a slider adds up its steps, and ends beside the number that it shows.
+
+    >>> settled(0.1 + 0.2)
+    0.3
+    """
+    return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
 def offer(control: Any) -> str:
@@ -120,6 +129,7 @@ def _control(w: Any, name: str, given: Any, live: bool) -> Any:
         )
     made.description = made.description or name.replace("_", " ")
     made.style.description_width = "initial"
+    made.layout.margin = "2px 18px 2px 0"  # or its label stands against its neighbour's
     if isinstance(made, w.ToggleButtons):
         made.style.button_width = "auto"
     if made.has_trait("continuous_update"):

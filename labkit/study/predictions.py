@@ -319,11 +319,18 @@ def scoreboard(lesson: str | None = None) -> pd.DataFrame:
     total = f"{sum(points)} of {3 * len(points)} points, from {len(points)} of {len(rows)} questions"
     rows.append(["", "total", "", None, None, None, total if points else "nothing scored"])
     columns = ["lesson", "question", "unit", "predicted", "measured", "factor", "score"]
-    board = pd.DataFrame(rows, columns=columns)
+    board = _Board(rows, columns=columns)
     for name in ("predicted", "measured", "factor"):
         if not any(isinstance(value, str) for value in board[name]):
             board[name] = board[name].astype(float)
     return board
+
+
+class _Board(pd.DataFrame):
+    """A table that a notebook shows without row numbers, and with nothing where nothing is known."""
+
+    def _repr_html_(self) -> str:
+        return str(self.to_html(index=False, na_rep="", border=0, float_format="{:g}".format))
 
 
 def file() -> Path:
