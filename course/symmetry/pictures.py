@@ -99,7 +99,7 @@ def losses(tries: Sequence[Any]) -> Figure:
 
 
 def _traced(notes: pd.DataFrame) -> pd.DataFrame:
-    """A call that compiles begins with Dynamo's part of the work: what comes before a compile in it belongs to that."""
+    """The notes as they are drawn: Dynamo's part of a compile belongs to the compile, and a layer has its number."""
     kept: list[dict[str, Any]] = []
     for row in notes.to_dict("records"):
         before = kept[-1] if kept else None
@@ -112,6 +112,9 @@ def _traced(notes: pd.DataFrame) -> pd.DataFrame:
             row["begin"] = kept.pop()["begin"]
             if kept and kept[-1]["kind"] == "compile" and kept[-1]["end"] == row["begin"]:
                 row["begin"] = kept.pop()["begin"]
+        if row["kind"] == "python" and before and before["rank"] == row["rank"]:  # what a layer gave this rank
+            before["what"] = f"{before['what']}: {row['what']}"
+            continue
         kept.append(row)
     return pd.DataFrame(kept, columns=notes.columns)
 
