@@ -112,7 +112,9 @@ def _traced(notes: pd.DataFrame) -> pd.DataFrame:
             row["begin"] = kept.pop()["begin"]
             if kept and kept[-1]["kind"] == "compile" and kept[-1]["end"] == row["begin"]:
                 row["begin"] = kept.pop()["begin"]
-        if row["kind"] == "python" and before and before["rank"] == row["rank"]:  # what a layer gave this rank
+        if (
+            row["kind"] == "python" and before and before["rank"] == row["rank"]
+        ):  # what a layer gave this rank
             before["what"] = f"{before['what']}: {row['what']}"
             continue
         kept.append(row)

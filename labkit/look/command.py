@@ -27,7 +27,7 @@ from oddrank import tlparse
 
 __all__ = ["FAILURE", "GATE", "folder_for", "limits", "look", "program_of", "world_size"]
 
-GATE = 1  # exit status
+GATE, NOTHING = 1, 2  # exit statuses: the gate; a request that cannot be met
 FAILURE = "failure.txt"  # why the script failed
 
 
@@ -91,6 +91,10 @@ def _under_torchrun(
 
     def page(lost: tuple[int, ...], status: int) -> int:
         outcomes, stop = ends.read(folder, launch.world_size, lost=lost)
+        first = min(outcomes, key=lambda one: (one.order, one.rank))
+        if first.kind == "error" and first.message.startswith("--step "):
+            print(f"labkit: {first.message}", file=sys.stderr)
+            return NOTHING
         otherwise = f"the script ended with exit status {status}" if status else ""
         limits = request.limits.timeout, request.limits.stall
         seconds, backend = time.perf_counter() - began, request.program.backend

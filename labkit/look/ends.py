@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from labkit.look.watch import INTERRUPT, Stop
+from labkit.look.watch import ENDED, INTERRUPT, Stop
 from labkit.ranks.errors import (
     PEER_GONE,
     Outcome,
@@ -26,7 +26,9 @@ __all__ = ["Ending", "crash_file", "dump", "ending", "gone", "read", "stand"]
 
 STOPPED = "the script was interrupted"
 GONE = "its process is gone, and it left no error; torchrun's own report has its exit code"
-SILENT = "in native code that holds Python's lock"
+SILENT = "in native code that holds Python's lock, or stopped"
+NO_WORD = "gone without a word (os._exit, or ended by the launcher)"
+ENDED_BY_SIGTERM = "ended from outside, by SIGTERM"
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
 _MISMATCH = "distributed collective mismatch"
@@ -104,7 +106,11 @@ def crash_file(folder: Path, rank: int) -> Path:
 
 
 def read(
-    folder: Path, world_size: int, codes: Mapping[int, int | None] = {}, lost: tuple[int, ...] = ()
+    folder: Path,
+    world_size: int,
+    codes: Mapping[int, int | None] = {},
+    lost: tuple[int, ...] = (),
+    stop: Stop | None = None,
 ) -> tuple[list[Outcome], Stop | None]:
     """Read how the ranks of a run ended.
 
@@ -113,11 +119,12 @@ def read(
         world_size: Number of ranks.
         codes: The exit codes of processes that failed, as far as they are known.
         lost: Further ranks whose process is gone.
+        stop: Why the launcher ended the run, where it did.
 
     Returns:
-        One outcome for each rank of which something is known, and why the run was ended, if it was.
+        One outcome for each rank, and why the run was ended, if it was.
     """
-    found, stop = [], None
+    found: list[Outcome] = []
     for rank in range(world_size):
         path = folder / f"ended-{rank}.json"
         if path.exists():
@@ -126,6 +133,13 @@ def read(
             stop = why if why and (stop is None or why.by_limit) else stop
         elif rank in codes or rank in lost:
             found.append(gone(folder, rank, codes.get(rank)))
+        else:
+            found.append(Outcome(rank, "unfinished", message=NO_WORD))
+    if stop is not None and stop.by_limit:  # whoever said nothing then was ended by the launcher
+        silent = [one.rank for one in found if one.kind == "dead" or one.message == NO_WORD]
+        found = [
+            Outcome(one.rank, "unfinished", message=SILENT) if one.rank in silent else one for one in found
+        ]
     return found, stop
 
 
@@ -164,14 +178,14 @@ def ending(
     """
     failed = [one for one in outcomes if one.kind in ("error", "dead") and one.type != "KeyboardInterrupt"]
     if stop is not None and stop.by_limit:
-        how, seconds = stop.how, stop.seconds
-        known = [one for one in outcomes if one.kind != "dead"]
-        error = explain(how, known, seconds, limits[0], limits[1], "")
+        error = explain(stop.how, outcomes, stop.seconds, limits[0], limits[1], "")
         return Ending(str(error), True)
     if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
         return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
     if not failed:
-        return Ending("\n".join(filter(None, [otherwise, *paragraphs(outcomes)])) if otherwise else "")
+        if stop is not None and stop.how == ENDED:
+            otherwise = ENDED_BY_SIGTERM
+        return Ending("\n".join([otherwise, *paragraphs(outcomes)]) if otherwise else "")
     error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
     said = "\n".join(filter(None, [str(error), _hint(error, backend, verified)]))
     return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))

@@ -38,8 +38,9 @@ from oddrank import places, tlparse
 __all__ = ["run", "same_folder"]
 
 END_S = 60.0  # rank 0 waits so long for what the others say at their end
-AFTER_S = 2.0  # and so long where something failed: torchrun is about to end everybody
+AFTER_S = 10.0  # and so long where something failed; the others look once a second whether it did
 WRITE_S = 10.0  # a rank that has failed may take so long to write what it recorded
+UNWIND_S = 0.5  # a KeyboardInterrupt in Python code knows best where the script stood
 
 
 def same_folder(launch: Launch, post: Post, choose: Callable[[], Path]) -> tuple[Path, str]:
@@ -119,6 +120,7 @@ class _Rank:
         self.backend, self.cuda = request.program.backend, torch.cuda.is_available()
         self.steps: Steps | None = None
         self.failed = self.left = False
+        self.stood: tuple[Outcome, Stop] | None = None  # where a signal found this rank
         self.called: list[introspect.Collective] | None = None
         self._turn = threading.Lock()  # held by the thread that ends this process
         self.peers = Peers(launch, post)
@@ -188,7 +190,9 @@ class _Rank:
             if status and os.getpid() == self.me:
                 self._leave(_raised(rank, end))
             return status
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            where = Outcome(rank, "unfinished", frames=Outcome.of(rank, error).frames)
+            self._leave(where, Stop(INTERRUPT))
             return INTERRUPTED
         except Exception as error:
             self._leave(_raised(rank, error))  # now: to write the record takes a while
@@ -200,11 +204,15 @@ class _Rank:
         """Say how this rank ended, in its folder and to the other machines: once."""
         if self.left:
             return
+        if self.stood is not None and outcome.type == "SystemExit":  # the script's own handler of the signal
+            outcome, stop = self.stood
         self.left, self.failed = True, outcome.kind == "error"
         text = ends.dump(outcome, stop)
         write(self.folder / f"ended-{self.launch.rank}.json", text.encode())
         with suppress(Exception):  # the store may be gone with torchrun
             self.post.leave(f"ended-{self.launch.rank}", text)
+            if self.failed:
+                self.watch.tell_others()
 
     def _keep(self, steps: Steps) -> None:
         if os.getpid() != self.me:  # a script may fork
@@ -223,7 +231,10 @@ class _Rank:
 
     def _end(self, stop: Stop) -> int | None:
         """End this rank before its script does; called in the watch's thread. None where the script ended by itself."""
+        if stop.how == INTERRUPT:
+            grace(lambda: self.left, UNWIND_S)
         outcome = ends.stand(self.launch.rank)
+        self.stood = outcome, stop
         if stop.by_limit:
             self._leave(outcome, stop)
         elif not outcome.waits:
@@ -251,8 +262,8 @@ class _Rank:
             return status
         silent = self._silent(END_S if status == 0 else AFTER_S)
         gone = tuple(rank for rank in self.peers.gone() if rank in silent)
-        for rank in gone:  # for the first machine
-            self.post.leave(f"ended-{rank}", ends.dump(ends.gone(self.folder, rank)))
+        for rank in gone if launch.node else ():  # the first machine sees its own
+            self.post.leave(f"lost-{rank}", ends.dump(ends.gone(self.folder, rank)))
         first = min(
             rank for rank in range(launch.local_world_size) if rank not in silent or rank == launch.rank
         )
@@ -277,9 +288,13 @@ class _Rank:
     def _collect(self) -> None:
         """Write what ranks of other machines have left to this rank's folder: machines need not share one."""
         for rank in range(self.launch.world_size):
-            for name in (f"rank-{rank}", f"ended-{rank}"):
+            for name, left in (
+                (f"rank-{rank}",) * 2,
+                (f"ended-{rank}",) * 2,
+                (f"ended-{rank}", f"lost-{rank}"),
+            ):
                 path = self.folder / f"{name}.json"
-                if not path.exists() and (body := self.post.take(name)) is not None:
+                if not path.exists() and (body := self.post.take(left)) is not None:
                     write(path, body.encode())
             if not (path := self.folder / f"compiles-{rank}.jsonl").exists():
                 path.write_text("\n".join(_lines(self.post, rank)), "utf-8")

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ __all__ = ["FAILED", "INTERRUPTED", "LOGS", "Request", "run"]
 
 FAILED, INTERRUPTED = 3, 130  # exit statuses
 LOGS = "logs"  # the folder of the ranks' logs and traces
+LATE_S = 20.0  # after the limit, for ranks that end by themselves
 OUTPUT = "output"  # where torchrun keeps what the ranks print
 REQUEST = "LABKIT_LOOK_REQUEST"
 APPLIED = "LABKIT_LOOK_ENVIRONMENT"
@@ -86,6 +88,7 @@ def run(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from labkit.look import ends
+    from labkit.look.watch import TIMEOUT, Stop
 
     words = ["--standalone", "--nproc-per-node", str(world_size), "--tee", "3"]
     words += ["--log-dir", str(folder / OUTPUT), "-m", __name__, str(folder)]
@@ -97,7 +100,18 @@ def run(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10",
     }
     more |= {REQUEST: request.dumps(), APPLIED: ""}
+    too_late: list[bool] = []
+
+    def end() -> None:  # no rank's Python runs, or one would have ended the run
+        too_late.append(True)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    limit = request.limits.timeout
+    late = threading.Timer((limit or 0) + LATE_S, end)
+    late.daemon = True
     with _environment({**more, **(env or {})}), _signals_as_before(), _silent_logs():
+        if limit is not None:
+            late.start()
         try:
             torchrun.run(torchrun.parse_args(words))
         except ChildFailedError as error:
@@ -108,13 +122,15 @@ def run(
             if type(error).__name__ != "SignalException":
                 raise
             interrupted = True
+        finally:
+            late.cancel()
     seconds = time.perf_counter() - began
     _end_children(folder)
-    outcomes, stop = ends.read(folder, world_size, {} if interrupted else codes)
+    outcomes, stop = ends.read(folder, world_size, codes, stop=Stop(TIMEOUT, seconds) if too_late else None)
     first = min(outcomes, key=lambda one: (one.order, one.rank), default=None)
     if first is not None and first.kind == "error" and first.message.startswith("--step "):
         raise ValueError(first.message)
-    otherwise = ends.STOPPED if interrupted else ""
+    otherwise = ends.STOPPED if interrupted and not too_late else ""
     limits = request.limits.timeout, request.limits.stall
     return ends.ending(outcomes, stop, limits, seconds, request.program.backend, request.verify, otherwise)
 

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ class Watch:
         self._seen: Activity | None = None
         self._quiet = 0.0
         self._turn = 0
+        self._told = False
         self._heard: dict[
             int, tuple[str, float]
         ] = {}  # what each said last, and how long it has said so, idle
@@ -158,14 +160,26 @@ class Watch:
         def in_child() -> None:  # such as a worker of a DataLoader: its end is not this rank's
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, before)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
-        os.register_at_fork(after_in_child=in_child)
+        # a SIGTERM that comes before the child has come so far would be told to this process
+        os.register_at_fork(
+            before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]),
+            after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM]),
+            after_in_child=in_child,
+        )
         threading.Thread(target=self._run, daemon=True, name="look-watch").start()
 
     def close(self) -> None:
         """The script is over: nothing ends this rank any more, and the others need not wait for it."""
         self._over.set()
-        self._post.say(f"stands-{self._launch.rank}", "over")
+        with suppress(Exception):  # a script may have closed what it did not open
+            self._post.say(f"stands-{self._launch.rank}", "over")
+
+    def tell_others(self) -> None:
+        """This rank has failed: the others say where they stand."""
+        self._told = True
+        self._post.say("stop", json.dumps({"how": ENDED, "seconds": time.monotonic() - self._began}))
 
     @property
     def over(self) -> bool:
@@ -177,17 +191,19 @@ class Watch:
         poller.register(self._reading, select.POLLIN)
         while True:
             stop: Stop | None = None
-            if poller.poll(self._every * 1000):
-                number = os.read(self._reading, 1)
-                if number and number[0] in (signal.SIGTERM, signal.SIGINT):
-                    stop = Stop(ENDED if number[0] == signal.SIGTERM else INTERRUPT)
-            elif not self.over:
-                try:
-                    stop = self._look()
-                except (
+            try:
+                number = os.read(self._reading, 1) if poller.poll(self._every * 1000) else b""
+            except OSError:  # the script has closed it
+                return
+            if number == bytes([signal.SIGTERM]):
+                stop = Stop(ENDED)
+            elif number == bytes([signal.SIGINT]):
+                stop = Stop(INTERRUPT)
+            elif not number and not self.over:
+                with suppress(
                     Exception
-                ):  # the store has gone with torchrun, or the script replaced what it is asked with
-                    stop = None
+                ):  # the store is gone with torchrun, or the script replaced what is asked
+                    stop = self._look()
             if stop is not None and not self.over:
                 try:
                     status = self._end(stop)
@@ -214,7 +230,8 @@ class Watch:
             if how:
                 said = json.dumps({"how": how, "seconds": age})
                 self._post.say("stop", said)
-        return Stop(**json.loads(said)) if said else None
+        stop = Stop(**json.loads(said)) if said else None
+        return None if stop is not None and self._told and not stop.by_limit else stop
 
     def _all_wait(self) -> bool:
         every: list[float] = []

@@ -26,7 +26,10 @@ TORCHS = {"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autogra
 # root or all others have other strides
 INPUTS = (((2, 3), torch.float64), ((3, 2), torch.int64), ((3, 4), torch.float32))
 # in eager only
-MORE = (((), torch.bool), ((0, 3), torch.float16), ((40, 30), torch.bfloat16), ((3, 2), torch.complex64))
+MORE = (
+    *(((), torch.bool), ((0, 3), torch.float16), ((40, 30), torch.bfloat16), ((3, 2), torch.complex64)),
+    *(((5,), torch.float64), ((2, 3, 4), torch.float64)),
+)
 LATE_S = 0.05  # the root comes late: what is read without a wait is read too early
 USE = "it is called once on each rank, and returns a function of x, src and group"
 ANY = "x has any shape, none or many elements, and any dtype that the backend sends: broadcast all of it as it is"
@@ -208,15 +211,19 @@ def _call(
         row["compiled"] = _described(y, x, by_rank, root)
         if row["compiled"] == "right" and not torch.equal(after, by_rank[me.rank]):
             row["compiled"] = "x changed"
-        row["promised"], row["given"] = promised, [tuple(y.shape), tuple(y.stride()), str(y.dtype)]
+        row["promised"], row["given"] = promised, _layout(y)
 
     def more() -> None:
         for shape, dtype in MORE if src == 0 else ():
             row["case"] = f"{case}, {dtype} of shape {shape}"
             given = _numbers(shape, dtype, root)
             x = given[me.rank].clone()
-            row["eager"] = _described(broadcast(x, src, group), x, given, root)
+            y = broadcast(x, src, group)
+            row["eager"] = _described(y, x, given, root)
             if row["eager"] != "right":
+                return
+            row["promised"], row["given"] = _promised(broadcast, x, src, group), _layout(y)
+            if row["promised"] != row["given"]:
                 return
         row["case"] = case
 
@@ -279,6 +286,19 @@ def _writes_an_input(node: Any) -> bool:
         for argument, given in zip_longest(operator._schema.arguments, node.args)
         if argument is not None
     )
+
+
+def _layout(y: Any) -> list[Any]:
+    return [tuple(y.shape), tuple(y.stride()), str(y.dtype)]
+
+
+def _promised(broadcast: Any, x: Any, src: int, group: Any) -> Any:
+    """What the fake kernel says of the result, or why it says nothing."""
+    try:
+        with torch_compat.fake_tensors():
+            return _layout(broadcast(torch.empty(x.shape, dtype=x.dtype), src, group))
+    except Exception as error:
+        return f"an error of the fake kernel, {str(error).splitlines()[0][:120]}"
 
 
 def _fake_device(broadcast: Any, src: int, group: Any) -> str:

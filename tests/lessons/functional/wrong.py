@@ -192,6 +192,10 @@ def fixed_shape():
     return operator(fake=lambda x, src, group: x.new_empty(2, 3))
 
 
+def two_dimensions():
+    return operator(fake=lambda x, src, group: x.new_empty(x.shape[0], x.shape[1]))
+
+
 def without_dtype():
     return operator(fake=lambda x, src, group: torch.empty(x.shape))
 
@@ -345,6 +349,7 @@ TRACEABLE = {
     root_returns_x: "returns memory of its own",
     declares_a_write: "mutates_args names what",
     fixed_shape: "shape, strides and dtype",
+    two_dimensions: "shape, strides and dtype",
     without_dtype: "shape, strides and dtype",
     flat: "in another shape: like x",
     no_function: "a function of x, src and group",
