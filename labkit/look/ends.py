@@ -26,6 +26,7 @@ __all__ = ["Ending", "crash_file", "dump", "ending", "gone", "read", "stand"]
 
 STOPPED = "the script was interrupted"
 GONE = "its process is gone, and it left no error; torchrun's own report has its exit code"
+ALONE = "its process ended, and left no error (os._exit is one cause)"
 SILENT = "in native code that holds Python's lock, or stopped"
 NO_WORD = "gone without a word (os._exit, or ended by the launcher)"
 ENDED_BY_SIGTERM = "ended from outside, by SIGTERM"
@@ -176,6 +177,10 @@ def ending(
         verified: Whether collectives were compared before they ran.
         otherwise: What is said where no rank failed.
     """
+    if (
+        min((one.order for one in outcomes), default=0) == PEER_GONE
+    ):  # then a rank that left no word is the cause
+        outcomes = [Outcome(o.rank, "dead", message=ALONE) if o.message == NO_WORD else o for o in outcomes]
     failed = [one for one in outcomes if one.kind in ("error", "dead") and one.type != "KeyboardInterrupt"]
     if stop is not None and stop.by_limit:
         error = explain(stop.how, outcomes, stop.seconds, limits[0], limits[1], "")

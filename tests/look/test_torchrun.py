@@ -33,6 +33,7 @@ ENV = {
 }
 # six steps; then one rank does what the first argument says, and the others wait for it in an all_reduce
 SCRIPT = """\
+import multiprocessing
 import os
 import sys
 import time
@@ -57,6 +58,16 @@ if sys.argv[1] == "wait" and dist.get_rank() == 0:
     time.sleep(600)
 if sys.argv[1] == "kill" and dist.get_rank() == 1:
     os.kill(os.getpid(), 9)
+if sys.argv[1] == "term":
+    os.kill(os.getpid(), 15)
+    time.sleep(600)
+if sys.argv[1] == "fork":
+    for _ in range(30):  # a signal for a child that has just begun is not this process's
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        child.start()
+        child.terminate()
+        child.join(60)
+        assert child.exitcode == -15, child.exitcode
 if sys.argv[1] == "skip" and dist.get_rank() == 1:
     dist.broadcast(torch.ones(1), 0)
 dist.all_reduce(torch.ones(1))
@@ -242,6 +253,20 @@ def test_the_cause_stands_first_whoever_starts_the_ranks(kind: str, by: str, tmp
         at = next(i for i, line in enumerate(rest) if line == "First difference, at collective 7:")
         assert "rank 0  all_reduce" in rest[at + 1] and "rank 1  broadcast" in rest[at + 2], rest
     assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.guard
+def test_a_signal_to_the_ranks_is_no_success_and_one_to_a_forked_child_is_the_childs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    for kind, status in (("term", 3), ("fork", 0)):
+        command = [sys.executable, "-m", "labkit", "look", "--out", kind, "train.py", kind]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=HANG_S)
+        assert ran.returncode == status, ran.stdout + ran.stderr
+        assert "3 forwards recorded" in ran.stdout
+    failure = (tmp_path / "term" / "failure.txt").read_text()
+    assert failure.startswith("ended from outside, by SIGTERM\nrank 0 (and rank 1) was here:")
+    assert re.search(r"train.py:\d+ +time.sleep\(600\)", failure)
 
 
 def _environment(pid: int) -> bytes:
