@@ -97,7 +97,7 @@ def test_look_runs_without_the_packages_of_the_lessons():
     modules = {"ipython": "IPython"}
     code = (
         f"import sys\nfor name in {[modules.get(name, name) for name in without]}: sys.modules[name] = None\n"
-        "import labkit.cli, labkit.look.command, labkit.look.joined\n"
+        "import labkit.cli, labkit.look.command, labkit.look.rank\n"
         "print(labkit.cli.main(['run', '16']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
