@@ -137,10 +137,8 @@ class _Rank:
         if not self._turn.acquire(blocking=False):
             threading.Event().wait()  # the watch is about to end this process
         watch.close()
-        if status in (0, INTERRUPTED):
-            self._leave(
-                Outcome(self.launch.rank, "error" if status else "ok", "KeyboardInterrupt" if status else "")
-            )
+        if status == 0:
+            self._leave(Outcome(self.launch.rank, "ok", collectives=self.called))
         return self._conclude(status)
 
     def _prepare(self) -> None:

@@ -146,6 +146,8 @@ def test_trouble_is_reported_and_leaves_no_process(look, kind, said, tmp_path, m
     done = command(tmp_path, *words) if kind in ("hang", "calm") else look(*words)
     assert done.returncode == (3 if said else 0), done.stderr
     assert said in done.stderr and "Traceback" not in done.stderr
+    if kind == "leave":
+        assert "at collective 9:\n    rank 0  all_reduce" in done.stderr, done.stderr
     if kind in ("raise", "exit", "hang"):
         assert re.search(r"trouble.py:\d+ \(trouble\)", done.stderr), "the culprit's line"
     assert "3 forwards recorded" in done.stdout, "what was recorded before is worth a page"
