@@ -91,14 +91,12 @@ def _under_torchrun(
 
     def page(lost: tuple[int, ...], status: int) -> int:
         outcomes, stop = ends.read(folder, launch.world_size, lost=lost)
-        first = min(outcomes, key=lambda one: (one.order, one.rank))
-        if first.kind == "error" and first.message.startswith("--step "):
-            print(f"labkit: {first.message}", file=sys.stderr)
-            return NOTHING
         otherwise = f"the script ended with exit status {status}" if status else ""
-        limits = request.limits.timeout, request.limits.stall
-        seconds, backend = time.perf_counter() - began, request.program.backend
-        ended = ends.ending(outcomes, stop, limits, seconds, backend, request.verify, otherwise)
+        try:
+            ended = ends.ending(outcomes, stop, request, time.perf_counter() - began, otherwise)
+        except ValueError as error:
+            print(f"labkit: {error}", file=sys.stderr)
+            return NOTHING
         return _finish(given, folder, ended.said, request.options, baseline, hurry=bool(ended.said))
 
     return rank.run(launch, post, request, folder, token, page)

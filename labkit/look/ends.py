@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from labkit.look.torchrun import Request
 from labkit.look.watch import ENDED, INTERRUPT, Stop
 from labkit.ranks.errors import (
     PEER_GONE,
@@ -160,10 +161,8 @@ def gone(folder: Path, rank: int, code: int | None = None) -> Outcome:
 def ending(
     outcomes: list[Outcome],
     stop: Stop | None,
-    limits: tuple[float | None, float],
+    request: Request,
     seconds: float,
-    backend: str,
-    verified: bool,
     otherwise: str = "",
 ) -> Ending:
     """Say how a run ended, the cause first.
@@ -171,19 +170,21 @@ def ending(
     Args:
         outcomes: How its ranks ended.
         stop: Why it was ended.
-        limits: The limits of the run: `timeout`, and `stall`.
+        request: What was asked for.
         seconds: How long it took.
-        backend: Of its process group.
-        verified: Whether collectives were compared before they ran.
         otherwise: What is said where no rank failed.
+
+    Raises:
+        ValueError: If the function that is a step is not there.
     """
-    if (
-        min((one.order for one in outcomes), default=0) == PEER_GONE
-    ):  # then a rank that left no word is the cause
+    first = min(outcomes, key=lambda one: (one.order, one.rank))
+    if first.kind == "error" and first.message.startswith("--step "):
+        raise ValueError(first.message)
+    if first.order == PEER_GONE:  # then a rank that left no word is the cause
         outcomes = [Outcome(o.rank, "dead", message=ALONE) if o.message == NO_WORD else o for o in outcomes]
-    failed = [one for one in outcomes if one.kind in ("error", "dead") and one.type != "KeyboardInterrupt"]
+    failed = [one for one in outcomes if one.kind in ("error", "dead")]
     if stop is not None and stop.by_limit:
-        error = explain(stop.how, outcomes, stop.seconds, limits[0], limits[1], "")
+        error = explain(stop.how, outcomes, stop.seconds, request.limits.timeout, request.limits.stall, "")
         return Ending(str(error), True)
     if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
         return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
@@ -192,7 +193,7 @@ def ending(
             otherwise = ENDED_BY_SIGTERM
         return Ending("\n".join([otherwise, *paragraphs(outcomes)]) if otherwise else "")
     error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
-    said = "\n".join(filter(None, [str(error), _hint(error, backend, verified)]))
+    said = "\n".join(filter(None, [str(error), _hint(error, request)]))
     return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))
 
 
@@ -205,7 +206,7 @@ def _left_alone(outcomes: list[Outcome]) -> str:
     return "\n".join([said, *map(str, differences(outcomes))])
 
 
-def _hint(error: RankError, backend: str, verified: bool) -> str:
+def _hint(error: RankError, request: Request) -> str:
     """What to run next where gloo has ended a rank that got a message of another size; '' for other errors.
 
     Such a process aborts, or its call raises, and takes along what it knew of its collectives.
@@ -213,7 +214,8 @@ def _hint(error: RankError, backend: str, verified: bool) -> str:
     aborts = [one for one in error.outcomes if one.kind == "dead" and one.frames]
     aborts = [one for one in aborts if one.code in (-signal.SIGABRT, None)]
     inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts)
-    if backend not in ("gloo", "") or verified or not (inside or _MISMATCH in str(error)):
+    gloo = request.program.backend in ("gloo", "")
+    if not gloo or request.verify or not (inside or _MISMATCH in str(error)):
         return ""
     return (
         "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"

@@ -154,7 +154,7 @@ class Post:
     def take(self, name: str, wait: float = 0.0) -> str | None:
         """The text of this name; None where it is not there after `wait` seconds."""
         until = time.monotonic() + wait
-        while not self._store.check([name]):
+        while not self.there(name):
             if time.monotonic() >= until:
                 return None
             time.sleep(0.05)

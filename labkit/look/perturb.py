@@ -260,7 +260,7 @@ def _trial(
     request = Request(program, options, command.limits(given), verify, own)
     began = time.monotonic()
     with _printing_to(folder / "output.txt"):
-        ending = torchrun.run(request, command.world_size(given), folder, SAME)
+        ending = torchrun.run(request, world_size(given), folder, SAME)
     seconds = time.monotonic() - began
     if ending.said.startswith(STOPPED):
         raise _Stopped

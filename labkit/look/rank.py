@@ -246,7 +246,8 @@ class _Rank:
             self.lock.release()
             with suppress(Exception):  # what was compiled so far; the steps were kept when they were over
                 self._keep(self.steps)
-        if stop.by_limit:  # whoever is gone makes others fail, who have yet to say where they stood
+        # whoever is gone makes others fail, who have yet to say where they stood
+        if stop.by_limit and self.page is None:
             self._silent(WRITE_S)
         status = self._conclude(INTERRUPTED if stop.how == INTERRUPT else FAILED)
         sys.stdout.flush()
@@ -286,11 +287,8 @@ class _Rank:
     def _collect(self) -> None:
         """Write what ranks of other machines have left to this rank's folder: machines need not share one."""
         for rank in range(self.launch.world_size):
-            for name, left in (
-                (f"rank-{rank}",) * 2,
-                (f"ended-{rank}",) * 2,
-                (f"ended-{rank}", f"lost-{rank}"),
-            ):
+            record, ended = f"rank-{rank}", f"ended-{rank}"
+            for left, name in ((record, record), (ended, ended), (f"lost-{rank}", ended)):
                 path = self.folder / f"{name}.json"
                 if not path.exists() and (body := self.post.take(left)) is not None:
                     write(path, body.encode())

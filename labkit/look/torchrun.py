@@ -100,10 +100,10 @@ def run(
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10",
     }
     more |= {REQUEST: request.dumps(), APPLIED: ""}
-    too_late: list[bool] = []
+    too_late = threading.Event()
 
     def end() -> None:  # no rank's Python runs, or one would have ended the run
-        too_late.append(True)
+        too_late.set()
         os.kill(os.getpid(), signal.SIGINT)
 
     limit = request.limits.timeout
@@ -126,13 +126,10 @@ def run(
             late.cancel()
     seconds = time.perf_counter() - began
     _end_children(folder)
-    outcomes, stop = ends.read(folder, world_size, codes, stop=Stop(TIMEOUT, seconds) if too_late else None)
-    first = min(outcomes, key=lambda one: (one.order, one.rank), default=None)
-    if first is not None and first.kind == "error" and first.message.startswith("--step "):
-        raise ValueError(first.message)
-    otherwise = ends.STOPPED if interrupted and not too_late else ""
-    limits = request.limits.timeout, request.limits.stall
-    return ends.ending(outcomes, stop, limits, seconds, request.program.backend, request.verify, otherwise)
+    late_stop = Stop(TIMEOUT, seconds) if too_late.is_set() else None
+    outcomes, stop = ends.read(folder, world_size, codes, stop=late_stop)
+    otherwise = ends.STOPPED if interrupted and not too_late.is_set() else ""
+    return ends.ending(outcomes, stop, request, seconds, otherwise)
 
 
 @contextlib.contextmanager
@@ -197,13 +194,8 @@ def _main(folder: Path) -> int:
 def _begin_again(own: Mapping[str, str | None]) -> None:
     """Start this process anew with what differs in its environment: Python and torch read some of it as they start."""
     if own:
-        left = {name: value for name, value in os.environ.items() if name not in own}
-        given = {name: value for name, value in own.items() if value is not None}
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", __spec__.name, *sys.argv[1:]],
-            left | given | {APPLIED: "1"},
-        )
+        with _environment({**own, APPLIED: "1"}):
+            os.execv(sys.executable, [sys.executable, "-m", __spec__.name, *sys.argv[1:]])
 
 
 def _end_with_the_launcher() -> None:

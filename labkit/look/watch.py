@@ -12,18 +12,17 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from labkit.look.launch import Launch, Post
 from labkit.ranks.introspect import Activity, Inspector
+from labkit.ranks.process import IDLE, computed, stat
 
-__all__ = ["Limits", "Peers", "Stop", "Watch"]
+__all__ = ["Limits", "Peers", "Stop", "Watch", "grace"]
 
 EVERY_S = 1.0
 JUDGES = 8  # so many ranks compare what all have said: one whose Python stands still cannot
 GRACE_S = 2.0  # for the main thread to fail by itself once torchrun ends the ranks
-IDLE = 0.02  # of a core; gloo's own threads wake up now and then
 TIMEOUT, STALL, ENDED, INTERRUPT = "timeout", "stalled", "ended", "interrupted"
 
 
@@ -70,7 +69,7 @@ class Peers:
         self._launch, self._post = launch, post
         self._known: dict[int, tuple[int, str]] = {}  # process and its start, which tells it from a later one
         self._used: dict[int, tuple[float, float]] = {}
-        post.say(f"process-{launch.rank}", f"{launch.node} {os.getpid()} {_born(_stat(os.getpid()))}")
+        post.say(f"process-{launch.rank}", f"{launch.node} {os.getpid()} {_born(stat(os.getpid()))}")
 
     def local(self) -> dict[int, int]:
         """The processes of this machine's ranks, as far as they have begun."""
@@ -93,32 +92,23 @@ class Peers:
             except OSError:
                 return True
             return False
-        fields = _stat(pid)
+        fields = stat(pid)
         return fields[0] in ("", "Z", "X") or _born(fields) != self._known[rank][1]
 
     def idle(self, rank: int) -> bool:
         """Whether a rank of this machine sleeps, and has computed nearly nothing since this was asked last."""
         pid = self.local().get(rank)
-        fields = _stat(pid) if pid else [""]
+        fields = stat(pid) if pid else [""]
         if fields[0] not in ("S", "D"):
             return False
-        spent, asked = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK"), time.monotonic()
+        spent, asked = computed(fields), time.monotonic()
         (before, last), self._used[rank] = self._used.get(rank, (spent, 0.0)), (spent, asked)
         return spent - before < IDLE * (asked - last)
 
 
 def _born(fields: list[str]) -> str:
-    """When a process began, from what `_stat` returns."""
+    """When a process began, from what `stat` returns."""
     return fields[19] if len(fields) > 19 else "-"
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        text = ""
-    return text.rpartition(")")[2].split() or [""]
 
 
 class Watch:
@@ -145,9 +135,8 @@ class Watch:
         self._quiet = 0.0
         self._turn = 0
         self._told = False
-        self._heard: dict[
-            int, tuple[str, float]
-        ] = {}  # what each said last, and how long it has said so, idle
+        # what each said last, and how long it has said so, idle
+        self._heard: dict[int, tuple[str, float]] = {}
         self._every = min(EVERY_S, limits.stall / 4) * max(1.0, launch.world_size / 256)
         self._over = threading.Event()
         self._reading, writing = os.pipe()
@@ -200,9 +189,8 @@ class Watch:
             elif number == bytes([signal.SIGINT]):
                 stop = Stop(INTERRUPT)
             elif not number and not self.over:
-                with suppress(
-                    Exception
-                ):  # the store is gone with torchrun, or the script replaced what is asked
+                # the store is gone with torchrun, or the script replaced what is asked
+                with suppress(Exception):
                     stop = self._look()
             if stop is not None and not self.over:
                 try:

@@ -261,8 +261,7 @@ def crash_frames(text: str) -> list[tuple[str, str, bool]]:
             continue
         if file not in HIDDEN and (found or not file.startswith(LABKIT)):
             source = linecache.getline(file, int(line)).strip()
-            library = is_library(file) or file.startswith(LABKIT)
-            found.append((place(file, int(line), name), source, library))
+            found.append((place(file, int(line), name), source, is_library(file)))
     return found[::-1]
 
 

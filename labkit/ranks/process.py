@@ -18,6 +18,7 @@ from labkit.ranks import wire
 from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
+IDLE = 0.02  # of a core; gloo's own threads wake up now and then
 NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
 
 
@@ -61,17 +62,16 @@ class Process:
     @property
     def stopped(self) -> bool:
         """Whether a signal such as SIGSTOP holds it; False where that cannot be told."""
-        return _stat(self.pid)[0] in ("T", "t")
+        return stat(self.pid)[0] in ("T", "t")
 
     def idle(self) -> bool:
         """Whether it sleeps, and has used less than a fiftieth of a processor since this was asked last."""
-        fields = _stat(self.pid)
-        state, spent, asked = fields[0], _computed(fields), now()
-        (before, last), self._spent = self._spent, (spent, asked)
-        return state == "S" and spent - before < 0.02 * (asked - last)
+        fields = stat(self.pid)
+        (before, last), self._spent = self._spent, (computed(fields), now())
+        return fields[0] == "S" and self._spent[0] - before < IDLE * (self._spent[1] - last)
 
 
-def _stat(pid: int) -> list[str]:
+def stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -80,8 +80,8 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split() or [""]
 
 
-def _computed(fields: list[str]) -> float:
-    """Processor seconds, user and system, from what `_stat` returns."""
+def computed(fields: list[str]) -> float:
+    """Processor seconds, user and system, from what `stat` returns."""
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -123,7 +123,7 @@ def _spent(pid: int) -> tuple[float, int]:
         read = int(Path(f"/proc/{pid}/io").read_text().partition("rchar: ")[2].split()[0])
     except (OSError, IndexError):
         read = 0
-    return _computed(_stat(pid)), read
+    return computed(stat(pid)), read
 
 
 class Starter:

@@ -51,19 +51,22 @@ class Answer:
     hint: str = ""
 
     def __repr__(self) -> str:
-        head = "passed" if self.passed else "not yet"
-        lines = [*self.findings[:-1], f"{head}: {self.findings[-1]}"]
+        lines = [*self.findings[:-1], f"{self._head}: {self.findings[-1]}"]
         return "\n".join([*lines, *([f"hint: {self.hint}"] if self.hint else [])])
 
     def __bool__(self) -> bool:
         return self.passed
 
+    @property
+    def _head(self) -> str:
+        return "passed" if self.passed else "not yet"
+
     def _repr_html_(self) -> str:
         *before, last = map(html.escape, "\n".join(self.findings).splitlines())
         if self.passed and before:  # all of them passed, not the last one only
-            parts = [*before, last, "<b>passed</b>"]
+            parts = [*before, last, f"<b>{self._head}</b>"]
         else:
-            parts = [*before, f"<b>{'passed' if self.passed else 'not yet'}</b>: {last}"]
+            parts = [*before, f"<b>{self._head}</b>: {last}"]
         if self.hint:
             parts.append(f"<b>hint</b>: {html.escape(self.hint)}")
         return "".join(f"<div>{part}</div>" for part in parts)

@@ -19,7 +19,6 @@ from oddrank.torch_names import (
     log_to,
     no_compile_caches,
     on_region_entry,
-    process_groups,
     profiler_events,
     profiler_mark,
     profiler_running,
@@ -89,7 +88,6 @@ from labkit.torch_compat.gradients import (
     traces,
 )
 from labkit.torch_compat.groups import (
-    default_store,
     fake_store,
     functional_collectives,
     functional_op,

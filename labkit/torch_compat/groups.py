@@ -58,11 +58,6 @@ def world_name() -> str:
     return require("torch.distributed.distributed_c10d._get_default_group")().group_name
 
 
-def default_store() -> Any:
-    """Return the store that the default process group was made with."""
-    return require("torch.distributed.distributed_c10d._get_default_store")()
-
-
 def fake_store() -> Any:
     """Make a store for the 'fake' backend, whose collectives return at once and move nothing."""
     return require("torch.testing._internal.distributed.fake_pg.FakeStore")()

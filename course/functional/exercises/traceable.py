@@ -27,8 +27,12 @@ TORCHS = {"aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autogra
 INPUTS = (((2, 3), torch.float64), ((3, 2), torch.int64), ((3, 4), torch.float32))
 # in eager only
 MORE = (
-    *(((), torch.bool), ((0, 3), torch.float16), ((40, 30), torch.bfloat16), ((3, 2), torch.complex64)),
-    *(((5,), torch.float64), ((2, 3, 4), torch.float64)),
+    ((), torch.bool),
+    ((0, 3), torch.float16),
+    ((40, 30), torch.bfloat16),
+    ((3, 2), torch.complex64),
+    ((5,), torch.float64),
+    ((2, 3, 4), torch.float64),
 )
 LATE_S = 0.05  # the root comes late: what is read without a wait is read too early
 USE = "it is called once on each rank, and returns a function of x, src and group"
