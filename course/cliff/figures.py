@@ -55,7 +55,7 @@ def tries(tried: Sequence[Any]) -> str:
 
 def forwards(tried: Sequence[Any]) -> str:
     """A row for each odd block that was tried: the regions of three forwards, in orange where they became more."""
-    heads = ("the last block", "forward 1", "forward 2", "forward 3")
+    heads = ("the last block", "regions in forward 1", "in forward 2", "in forward 3")
     return _table(
         heads,
         [
