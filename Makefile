@@ -58,7 +58,7 @@ lab: setup ## JupyterLab on the first lesson
 test: setup ## what CI runs, in three processes (PYTEST_ARGS='-n 0': in one): what guards users (tests/README.md)
 	$(PY) -m pytest -m "not full" -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-test-all: setup ## all tests; ROOM=tests/look: those of one folder
+test-all: setup ## all tests; ROOM=oddrank/tests/look: those of one folder
 	$(PY) -m pytest -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) $(ROOM)
 
 gpu: setup ## on a machine with GPUs: what only they can tell, in one folder to be sent back

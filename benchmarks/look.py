@@ -1,4 +1,4 @@
-"""What `labkit look` adds to a training step on two ranks: steps without it, beside it and recorded, interleaved.
+"""What `oddrank look` adds to a training step on two ranks: steps without it, beside it and recorded, interleaved.
 
     python benchmarks/look.py [--rounds 12] [--steps 8] [--sizes small middle large] [--save DIR]
 
@@ -52,8 +52,7 @@ def measure(rounds: int, steps: int, width: int, rows: int) -> tuple[Found, Foun
     """By clock and variant, for each round: the median of the inner steps, and what the outer two took more."""
     import torch
     import torch.distributed as dist
-
-    from labkit.look.steps import Options, Steps, watching
+    from oddrank.look.steps import Options, Steps, watching
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -125,7 +124,7 @@ def report(rounds: int, steps: int, sizes: list[str]) -> labkit.Report:
     columns = "size clock step bare_ms inside_ms adds_percent low_percent high_percent open_and_close_ms"
     table = pd.DataFrame(rows, columns=columns.split())
     about = labkit.report.provenance(rounds=rounds, steps=steps, sizes=sizes, ranks=2, threads=1)
-    title = "What `labkit look` adds to a training step"
+    title = "What `oddrank look` adds to a training step"
     return labkit.Report("look", title, label, {"summary": table}, verdicts, about)
 
 

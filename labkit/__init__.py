@@ -1,4 +1,4 @@
-"""labkit: ranks, timing and drawing for the lessons; tools for your own program and for dead jobs."""
+"""labkit: ranks, timing and drawing for the lessons."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ _WHERE = {
     "predict": "labkit.study",
 }
 
-# the lessons' code is the program's own, wherever it is installed; what wraps a script of yours is not
+# the lessons' code is the program's own, wherever it is installed
 for _name in ("labkit", "course", "ledger"):
     places.own(os.path.join(os.path.dirname(os.path.dirname(__file__)), _name))
-places.own(os.path.join(os.path.dirname(__file__), "look"), library=True)
 
 _PARTS = (
     "hardware",
     "lessons",
-    "look",
     "ranks",
     "report",
     "study",

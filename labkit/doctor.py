@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from oddrank.torch_names import wanted
+from oddrank.torch_names.wanted import PrivateName
+
 from labkit import files, hardware, torch_compat
-from labkit.torch_compat.names import PrivateName, private_names
 
 __all__ = ["examine", "features", "gpu_tests"]
 
@@ -33,7 +35,7 @@ def examine() -> list[tuple[str, str]]:
         rows.append((f"Ranks({count})", f"{choice.backend} on {choice.device}: {choice.why}"))
     torch_compat.check_version(facts["torch"])
     rows.append(("labkit on", _tested(facts["torch"])))
-    asked = [name for name in private_names() if name.in_range or not name.optional]
+    asked = [name for name in _names() if name.in_range or not name.optional]
     lacking = [name for name in asked if not name.there]
     known, lacks = ({str(name): None for name in names} for names in (asked, lacking))
     rest = f"; this torch lacks {', '.join(lacks)}: what needs one of them says so" if lacks else ""
@@ -47,6 +49,11 @@ def examine() -> list[tuple[str, str]]:
         there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
         rows.append(("gpu tests", f"{len(tests)} in {', '.join(where)} ({there})"))
     return rows
+
+
+def _names() -> list[PrivateName]:
+    """The private names of torch that labkit and oddrank ask for."""
+    return wanted.private_names(Path(torch_compat.__file__).parent, wanted.HERE)
 
 
 def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], list[PrivateName]]:
@@ -69,7 +76,7 @@ def features() -> str:
     aot_backend             2.11 to 2.15  3 of 3            Make
     """
     rows = [("function", "torch", "names there", "what it does")]
-    for (function, does, versions, optional), names in _by_function(private_names()).items():
+    for (function, does, versions, optional), names in _by_function(_names()).items():
         count = f"{sum(name.there for name in names)} of {len(names)}"
         rows.append((function, versions, f"{count}, optional" if optional else count, does))
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]

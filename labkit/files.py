@@ -1,64 +1,18 @@
-"""The files and folders of labkit and of its reader, and data as JSON."""
+"""The files and folders of labkit and of its reader."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 from pathlib import Path
-from typing import Any
-
-from oddrank.files import write
 
 __all__ = [
-    "Unsaved",
     "home",
     "lessons",
     "notebooks",
     "number",
     "ours",
-    "write_json",
 ]
-
-
-class Unsaved(ValueError):
-    """A result exists and could not be written; the message names the file or folder and the reason."""
-
-
-def write_json(path: str | os.PathLike[str], body: Any) -> Path:
-    """Write data as JSON that any reader takes: a number that is not finite becomes the text `inf`, `-inf` or `nan`.
-
-    Args:
-        path: of the file.
-        body: dicts, lists, texts, numbers, booleans and None.
-
-    Returns:
-        The path.
-
-    Raises:
-        OSError: as the system gives it; the file is then as it was.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     json.loads(write_json(f"{folder}/a.json", {"far": [1.5, float("inf")]}).read_text())
-    {'far': [1.5, 'inf']}
-    """
-    text = json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False)
-    return write(path, (text + "\n").encode())
-
-
-def _finite(body: Any) -> Any:
-    if isinstance(body, dict):
-        return {key: _finite(value) for key, value in body.items()}
-    if isinstance(body, list | tuple):
-        return [_finite(value) for value in body]
-    return str(body) if isinstance(body, float) and not math.isfinite(body) else body
-
-
-def below(path: Path) -> Path:
-    """Return a path as short as one would type it here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def home() -> Path:

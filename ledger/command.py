@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from oddrank.files import writable
+from oddrank.files import Unsaved, writable
 
 from labkit import files
 from labkit.report import provenance
@@ -38,7 +38,7 @@ def ledger(given: argparse.Namespace) -> int:
     if given.again and given.save is None:
         raise ValueError("--again goes with --save: without it nothing is kept, and everything is run")
     talk = None if given.json else lambda name: print(f"running {name} ...", file=sys.stderr, flush=True)
-    unsaved: list[files.Unsaved] = []
+    unsaved: list[Unsaved] = []
     kept: dict[str, Answer] = {}
     each = None
     if given.save is not None:
@@ -49,7 +49,7 @@ def ledger(given: argparse.Namespace) -> int:
         def each(one: Answer) -> None:
             try:
                 versions.save([one], path)
-            except files.Unsaved as error:
+            except Unsaved as error:
                 unsaved.append(error)
 
     found = run((fact for fact in chosen if fact.id not in kept), talk=talk, each=each)

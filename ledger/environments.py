@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.environments import command, numbers, options
+from oddrank.environments import command, numbers
 
-__all__ = ["numbers", "options", "run"]
+import labkit
+import ledger
+import oddrank
+from oddrank import environments
+
+__all__ = ["needs", "numbers", "options", "run"]
+
+
+def needs() -> list[str]:
+    """The names of the packages that labkit needs, without torch, and without oddrank, which stands beside it.
+
+    >>> "numpy" in needs(), "torch" in needs(), "oddrank" in needs()
+    (True, False, False)
+    """
+    listed = "\n".join(importlib.metadata.requires("labkit") or [])
+    return re.findall(r"^(?!torch\b|oddrank\b)([\w.-]+)(?!.*extra ==)", listed, re.MULTILINE)
+
+
+def options() -> tuple[list[str], dict[str, str]]:
+    """What `oddrank.environments.options` gives for the ledger and what it imports."""
+    return environments.options(needs(), (labkit, ledger, oddrank))
 
 
 def run(version: str, arguments: Sequence[str], into: Path) -> int:

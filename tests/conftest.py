@@ -17,7 +17,15 @@ sys.modules.setdefault("rfc3987_syntax", None)
 
 # what computes for minutes starts first, so that the processes end together; what mostly waits runs beside it
 COMPUTES = ("tests/lessons",)
-WAITS = ("tests/study", "tests/look", "tests/browser", "tests/faults", "tests/ranks", "tests/kernel")
+WAITS = (
+    "tests/study",
+    "oddrank/tests/look",
+    "tests/look",
+    "tests/browser",
+    "tests/faults",
+    "tests/ranks",
+    "tests/kernel",
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -51,7 +59,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def _folder(item):
-    return "/".join(item.path.relative_to(ROOT).parts[:2])
+    parts = item.path.relative_to(ROOT).parts
+    return "/".join(parts[: 3 if parts[0] == "oddrank" else 2])
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ LEDGER = sorted((ROOT / "ledger").rglob("*.py"))
 
 # imports go down this list only; what stands in one folder may import its neighbours
 ORDER = (
-    "course ledger __main__ cli look doctor lessons study views page shm"
-    " ranks environments report timing per_rank pace hardware registry bounds files packages torch_compat"
+    "course ledger __main__ cli doctor lessons study views shm"
+    " ranks report timing per_rank pace hardware registry files torch_compat"
 ).split()
 # the one import that runs upwards: a rank of that backend needs its process group
 UPWARDS = "labkit.ranks.worker imports labkit.shm"
@@ -143,12 +143,36 @@ def not_asked_for(tree: ast.AST, names: list[str]) -> list[str]:
     return sorted({*private_torch_names(tree)} - parts) + sorted(private - OF_OBJECTS)
 
 
+def test_the_map_shows_what_is_imported():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("```mermaid")[2]
+    drawn: dict[str, set[str]] = {}
+    for one, other in re.findall(r"^ *(\w+) --> (\w+)$", text.partition("```")[0], re.MULTILINE):
+        drawn.setdefault(one, set()).add(other)
+
+    def below(room: str) -> set[str]:
+        direct = drawn.get(room, set())
+        return direct.union(*map(below, direct))
+
+    found: set[tuple[str, str]] = set()
+    for path in [*MODULES, *LEDGER]:
+        importer, package = names_of(path)
+        here = part(importer)
+        for dotted, _ in imports(parse(path), package):
+            there = "oddrank" if dotted.partition(".")[0] == "oddrank" else part(dotted)
+            if here in ORDER and there in (*ORDER, "oddrank") and here != there:
+                found.add((here, there))
+    found -= {("ranks", "shm"), ("__main__", "cli")}
+    assert not {f"{one} --> {other}" for one, other in found if other not in below(one)}, "the map lacks them"
+    unused = {(one, other) for one in drawn for other in drawn[one]} - found
+    assert unused == set(), "nothing imports them"
+
+
 def test_in_it_each_private_torch_name_is_asked_for_by_its_whole_name():
-    theirs = ROOT / "oddrank" / "src" / "oddrank" / "torch_names.py"
+    theirs = sorted((ROOT / "oddrank" / "src" / "oddrank" / "torch_names").glob("*.py"))
     trees = {
         path: parse(path)
-        for path in (*MODULES, theirs)
-        if path.parent.name == "torch_compat" or path == theirs
+        for path in (*MODULES, *theirs)
+        if path.parent.name in ("torch_compat", "torch_names")
     }
     names = [text.value for tree in trees.values() for call in asked(tree) for text in texts_in(call)]
     names.append("torch.__trace")  # a logger's

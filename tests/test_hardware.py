@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from labkit import hardware
+from oddrank import machine
 
 THREE = "0, GPU-aa, NVIDIA H200\n1, GPU-bb, NVIDIA H200\n2, GPU-cc, NVIDIA L4\n"
 
@@ -19,16 +20,16 @@ def gpus(monkeypatch):
                 raise FileNotFoundError("nvidia-smi")
             return subprocess.CompletedProcess(command, 0, stdout=listing, stderr="")
 
-        monkeypatch.setattr(hardware.subprocess, "run", run)
+        monkeypatch.setattr(machine.subprocess, "run", run)
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        hardware._listed.cache_clear()
+        machine._listed.cache_clear()
 
-    monkeypatch.setattr(hardware, "torch_version", lambda: "2.13.0")  # one with CUDA
+    monkeypatch.setattr(machine, "torch_version", lambda: "2.13.0")  # one with CUDA
     yield have
-    hardware._listed.cache_clear()
+    machine._listed.cache_clear()
 
 
 def test_nccl_where_every_rank_has_a_gpu(gpus):
@@ -59,7 +60,7 @@ def test_gloo_on_cpu_where_there_is_no_gpu(gpus):
 
 def test_a_torch_for_the_cpu_has_no_gpu(gpus, monkeypatch):
     gpus(THREE)
-    monkeypatch.setattr(hardware, "torch_version", lambda: "2.13.0+cpu")
+    monkeypatch.setattr(machine, "torch_version", lambda: "2.13.0+cpu")
     assert hardware.choose(2) == hardware.Choice("cpu", "gloo", "no GPU for a torch built for the CPU")
     with pytest.raises(
         ValueError, match="'cuda' was asked for, but there is no GPU for a torch built for the CPU"

@@ -16,7 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from labkit import files, packages
+from labkit import files
+from oddrank import packages
 from tools import course, install, notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +98,7 @@ def test_look_runs_without_the_packages_of_the_lessons():
     modules = {"ipython": "IPython"}
     code = (
         f"import sys\nfor name in {[modules.get(name, name) for name in without]}: sys.modules[name] = None\n"
-        "import labkit.cli, labkit.look.command, labkit.look.rank\n"
+        "import labkit.cli, oddrank.look.command, oddrank.look.rank\n"
         "print(labkit.cli.main(['run', '16']))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

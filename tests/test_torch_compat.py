@@ -10,7 +10,6 @@ import types
 import pytest
 
 from labkit import cli, doctor, torch_compat
-from labkit.torch_compat.names import private_names
 
 CHECK = "torch._inductor.cpu_vec_isa.VecISA.check_build"
 # modules that are asked for whole: for a user, for `__file__`, and for what only some builds or versions have
@@ -22,18 +21,18 @@ MODULES = {
 
 
 def test_the_versions_that_are_said_to_have_a_name_are_right_about_the_installed_torch():
-    names = private_names()
+    names = doctor._names()
     wrong = [(n.function, str(n), n.since, n.until, n.there) for n in names if n.there != n.in_range]
     assert len(names) > 80 and wrong == []
 
 
 def test_a_name_that_is_asked_for_is_what_is_needed_and_not_the_module_that_has_it():
-    asked = {name for one in private_names() for name in one.names}
+    asked = {name for one in doctor._names() for name in one.names}
     assert {name for name in asked if isinstance(torch_compat.find(name), types.ModuleType)} == MODULES
 
 
 def test_the_doctor_reads_helpers_settings_alternatives_and_optional_names():
-    found = {(one.function, str(one), one.since, one.until, one.optional) for one in private_names()}
+    found = {(one.function, str(one), one.since, one.until, one.optional) for one in doctor._names()}
     callback = "torch._C._dynamo.eval_frame.set_bytecode_debugger_callback"
     rates = "torch.utils._runtime_estimation.get_gpu_dram_gbps or torch.utils._runtime_estimation.get_device_dram_gbps"
     assert {

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "oddrank" / "src")]  # they are not installed yet
-from labkit.packages import as_uv, configured  # noqa: E402
+from oddrank.packages import as_uv, configured  # noqa: E402
 
 __all__ = ["commands", "main"]
 

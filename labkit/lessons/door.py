@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import oddrank.files
+from oddrank.files import Unsaved
 
 from labkit import files, hardware
 from labkit.lessons.parameters import chosen, parameters
@@ -196,7 +197,7 @@ def _lessons(given: argparse.Namespace) -> int:
         try:
             oddrank.files.write(copy, path.read_bytes())
         except OSError as error:
-            raise files.Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
+            raise Unsaved(f"cannot copy {path.name} to {folder}: {error.strerror or error}") from error
         print(f"copied: {copy}")
     print(f"open them with: jupyter lab {folder / ours[0].name}")
     return 0

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from oddrank.files import Unsaved
+
 from labkit import files, hardware
 from labkit.report import AS_DATA, MIME, Report
 from oddrank import places
@@ -134,7 +136,7 @@ def execute(
     except OSError as error:
         if folder is None:
             raise
-        raise files.Unsaved(f"cannot write in {folder}: {error.strerror or error}") from error
+        raise Unsaved(f"cannot write in {folder}: {error.strerror or error}") from error
     return done
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import bounds
+from oddrank import bounds
 
 __all__ = ["TAG", "Parameter", "chosen", "parameters"]
 

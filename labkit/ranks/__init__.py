@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from labkit.ranks.errors import Outcome, RankError
+import os
+
+from oddrank.live.failure import Outcome, RankError
+from oddrank.live.here import Here, here
+from oddrank.live.stacks import own_library
+
 from labkit.ranks.group import Ranks, current
 from labkit.ranks.process import StartError
-from labkit.ranks.worker import Here, declare, failing, here
 
-__all__ = ["Here", "Outcome", "RankError", "Ranks", "StartError", "current", "declare", "failing", "here"]
+__all__ = ["Here", "Outcome", "RankError", "Ranks", "StartError", "current", "here"]
+
+own_library(os.path.dirname(os.path.dirname(__file__)))

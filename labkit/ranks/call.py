@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oddrank.live.failure import Outcome, RankError, paragraphs
+
 from labkit.ranks import cells, wire
-from labkit.ranks.errors import Outcome, RankError, paragraphs
 from labkit.ranks.pool import Member, Pool
 from labkit.ranks.progress import Progress
 from labkit.report import PerRank

@@ -7,8 +7,12 @@ import linecache
 import sys
 from typing import Any
 
+from oddrank.live.stacks import hide
+
 from labkit.ranks import transfer
 from oddrank import places
+
+hide(__file__)
 
 # the module that %%ranks cells run in, apart from what functions of the kernel bring along
 CELLS = "__ranks__"

@@ -9,12 +9,10 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -102,26 +100,12 @@ class Interpreters(Starter):
             self._lifeline = -1
 
 
-def end_with(lifeline: int) -> None:
-    """Kill this process' group as soon as the other end of a pipe is closed.
-
-    Args:
-        lifeline: The read end of the pipe.
-    """
-
-    def watch() -> None:
-        poller = select.poll()
-        poller.register(lifeline, select.POLLIN)
-        poller.poll()
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True, name="labkit-lifeline").start()
-
-
 def main() -> None:
     """Become a rank; `sys.argv` has the numbers of open files: LIFELINE OUT ERR CALLS CONTROL CRASH [LISTENER]."""
     lifeline, _, _, calls, control, crash, *listener = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the rank can tell whether it is running a call
+    from oddrank.live.proc import end_with
+
     end_with(lifeline)
     faulthandler.enable(crash, all_threads=True)
     from labkit.ranks import worker

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from oddrank.live.failure import explain
 from oddrank.run_label import run_label
 
 from labkit import hardware
 from labkit.pace import patience
 from labkit.ranks import cells, environment
 from labkit.ranks.call import GRACE_S, Call
-from labkit.ranks.errors import explain
 from labkit.ranks.pool import Member, Pool, make_starter, start_method, why_slow
 from labkit.ranks.process import StartError
 from labkit.ranks.progress import Progress

@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from oddrank.live.failure import Outcome, RankError, crash_frames
+from oddrank.live.introspect import Activity, Snapshot
+
 from labkit.ranks import fresh, spawn, wire
 from labkit.ranks.environment import complete, merged
-from labkit.ranks.errors import Outcome, RankError, crash_frames
-from labkit.ranks.introspect import Activity, Snapshot
 from labkit.ranks.output import Printer
 from labkit.ranks.process import STILL_S, Effort, Process, Starter, now
 from labkit.ranks.signals import no_interrupt

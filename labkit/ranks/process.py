@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oddrank.live.failure import how_it_ended
+from oddrank.live.proc import IDLE, computed, stat
+
 from labkit.ranks import wire
-from labkit.ranks.errors import how_it_ended
 
 now = time.monotonic
-IDLE = 0.02  # of a core; gloo's own threads wake up now and then
 NOTE = "labkit: "  # begins what a rank leaves for the kernel as it ends itself
 
 
@@ -69,20 +70,6 @@ class Process:
         fields = stat(self.pid)
         (before, last), self._spent = self._spent, (computed(fields), now())
         return fields[0] == "S" and self._spent[0] - before < IDLE * (self._spent[1] - last)
-
-
-def stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; [''] for what has ended and no Linux."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        text = ""
-    return text.rpartition(")")[2].split() or [""]
-
-
-def computed(fields: list[str]) -> float:
-    """Processor seconds, user and system, from what `stat` returns."""
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 STILL_S = 60.0  # a start in which nothing has moved for this long is given up

@@ -20,6 +20,9 @@ from collections.abc import Generator
 from typing import Any, TypeAlias
 
 import cloudpickle
+from oddrank.live.stacks import hide
+
+hide(__file__)
 
 PREFIX = struct.Struct("!QQ")  # bytes that follow, and how many buffers; their sizes and the pickle follow
 SIZE = struct.Struct("!Q")

@@ -18,76 +18,34 @@ import threading
 import traceback
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
+from oddrank.live import failure, introspect
+from oddrank.live import here as this_rank
+from oddrank.live.failure import Outcome, message_of
+from oddrank.live.here import Here
+from oddrank.live.stacks import bottom
+
 from labkit import hardware
-from labkit.ranks import cells, introspect, transfer, wire
-from labkit.ranks.errors import Outcome, message_of
+from labkit.ranks import cells, transfer, wire
 from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
+
+bottom(__file__)
+failure.travel = (wire.dumps, wire.loads)
 
 HOST = "127.0.0.1"
 LOST = "labkit: labkit ended it, because its connection to the process that made the ranks was lost"
 
 
-@dataclass(frozen=True)
-class Here:
-    """What code that runs on a rank can know of it.
-
-    Attributes:
-        rank: Its number.
-        world_size: Number of ranks.
-        device: Such as 'cpu' or 'cuda:0'.
-        backend: The backend of its process group.
-        label: The run label of its results, such as 'gloo · cpu'.
-
-    >>> Here(0, 2, "cpu", "gloo", "gloo · cpu").rank
-    0
-    """
-
-    rank: int
-    world_size: int
-    device: str
-    backend: str
-    label: str
-
-
-_here: Here | None = None
 _libc = ctypes.CDLL(None)
-
-
-def here() -> Here:
-    """Return the rank that this code runs on.
-
-    Raises:
-        RuntimeError: Outside a rank.
-    """
-    if _here is None:
-        raise RuntimeError(
-            "here() has an answer only inside a rank: call it in a function given to Ranks.run"
-        )
-    return _here
-
-
-def declare(here: Here) -> None:
-    """Declare this process a rank that something else has started, such as torchrun."""
-    global _here
-    _here = here
-
-
-def failing(error: BaseException) -> None:
-    """Note that the call on this rank fails by this exception, before the work that comes until it leaves the call.
-
-    Where another rank fails meanwhile, the ranks are ended before this one has answered; its exception is known then.
-    """
-    if _here is not None:
-        _State.failure = Outcome.of(_here.rank, error)
 
 
 class _State:
     crash = -1  # the file for last words
-    failure: Outcome | None = None  # of the call that runs
+    device = "cpu"
+    check: Any = None  # the module that compares collectives, in checked ranks
     busy = True  # while starting, too; a SIGINT between calls is not the reader's code to interrupt
 
 
@@ -147,7 +105,6 @@ def _flush() -> None:
 
 
 def _join(config: dict[str, Any], listener_fd: int | None) -> None:
-    global _here
     rank, world_size = config["rank"], config["world_size"]
     for name, value in config["env"].items():
         if value is None:
@@ -189,9 +146,9 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         index = rank % count
         os.environ.update(hardware.share_a_gpu(rank, world_size, count))
         torch.cuda.set_device(index)
-        device = f"cuda:{index}"
+        device = _State.device = f"cuda:{index}"
     backend = config["backend"]
-    _here = Here(rank, world_size, device, backend, config["label"])
+    this_rank.declare(Here(rank, world_size, device, backend, config["label"]))
     if config["logs"]:
         os.makedirs(config["logs"], exist_ok=True)
         log_to(os.path.join(config["logs"], f"rank-{rank}.log"), config["logs"])
@@ -222,22 +179,24 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     )
     store = dist.TCPStore(world_size=world_size, **reach, **serves)
     if config["verify"]:
-        from labkit.ranks import collective_check
+        from oddrank.live import collective_check
 
+        _State.check = collective_check
         collective_check.install(backend, dist.TCPStore(**reach), kind)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
 def _serve(calls: socket.socket, inbox: wire.Inbox, rank: int) -> None:
     functions: dict[bytes, transfer.Unpickled] = {}
-    check: Any = sys.modules.get("labkit.ranks.collective_check")  # there only in checked ranks
+    check = _State.check
     me = os.getpid()
     while True:
         _State.busy = False
         kind, number, sources, *parts = inbox.receive()
         cells.learn(sources)
         try:
-            _State.busy, _State.failure = True, None
+            _State.busy = True
+            this_rank.forget()
             if check:
                 check.begin(number)
             if kind == "call":
@@ -272,7 +231,7 @@ def _serve(calls: socket.socket, inbox: wire.Inbox, rank: int) -> None:
 
 def _arrive() -> None:
     """Wait for the GPU: what fails or hangs in the kernels of a call belongs to this call, and not to the next one."""
-    if _here is not None and _here.device != "cpu":
+    if _State.device != "cpu":
         import torch
 
         torch.cuda.synchronize()
@@ -298,12 +257,12 @@ def _answer(control: socket.socket) -> None:
             question = inbox.receive()
             answer: introspect.Activity | introspect.Snapshot | None
             try:
-                if _here is not None and _here.device != "cpu":
+                if _State.device != "cpu":
                     # of this thread, which asks NCCL's events
-                    sys.modules["torch"].cuda.set_device(_here.device)
+                    sys.modules["torch"].cuda.set_device(_State.device)
                 answer = inspector.look() if question == "look" else inspector.where()
                 if isinstance(answer, introspect.Snapshot) and _State.busy:
-                    answer = replace(answer, failure=_State.failure)
+                    answer = replace(answer, failure=this_rank.failure())
             except Exception:
                 # a board of shared memory may be closed by then: an empty answer is better than none ever again
                 answer = None if question == "look" else introspect.Snapshot([], "", [])

@@ -16,13 +16,16 @@ An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, where gl
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from oddrank.live.introspect import codes
+from oddrank.live.stacks import Spin, spin
 
 from labkit import torch_compat
-from labkit.ranks.introspect import codes
 from labkit.shm import board, collectives, group, link, operations, tensors
 from labkit.shm.errors import Deadline, Mismatch, OutOfMemory, PeerGone, PeerLeft, ShmError
 from labkit.shm.group import ShmProcessGroup
@@ -37,6 +40,20 @@ __all__ = [
     "ShmProcessGroup",
     "register",
 ]
+
+
+def _turn(variables: Mapping[str, Any]) -> int | None:
+    link = getattr(variables.get("self"), "_link", None)
+    return None if link is None else link.board.turn
+
+
+def _waits() -> str:
+    world: Any = dist.group.WORLD
+    said = world.where()
+    return said.removeprefix("in ").partition(", waiting")[0] or "a collective over shared memory"
+
+
+spin(Spin(os.path.join(os.path.dirname(__file__), ""), _turn, _waits))
 
 
 def register() -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oddrank.live.failure import Outcome, waiting
+
 from labkit.pace import patience
 from labkit.ranks import RankError, Ranks
-from labkit.ranks.errors import Outcome, waiting
 from labkit.torch_compat import settings_kept
 
 __all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]

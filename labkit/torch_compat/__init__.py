@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from oddrank.torch_names import (
+    DYNAMO,
     UnsupportedTorch,
     current_compile_id,
     dynamo_reset,
@@ -31,6 +32,7 @@ from oddrank.torch_names import (
     uncompiled,
     within,
 )
+from oddrank.torch_names.effects import PASSES
 
 from labkit.torch_compat.backends import (
     aot_backend,
@@ -44,49 +46,14 @@ from labkit.torch_compat.cold import (
     compile_events,
 )
 from labkit.torch_compat.compiler import (
-    COMPILER,
-    DYNAMO,
     PRELOAD,
     code_of,
     fake_tensors,
-    is_fake,
     patched,
     refusals,
     settings_kept,
 )
 from labkit.torch_compat.dispatch import around_operators, on_collective
-from labkit.torch_compat.effects import (
-    OPTIMIZE_DDP,
-    PASSES,
-    Point,
-    active_ddp,
-    collectives_of,
-    cudagraphs_logger,
-    cudagraphs_setting,
-    ddp_bucket_bytes,
-    ddp_buckets,
-    ddp_hooks,
-    ddp_optimizer_mode,
-    ddp_optimizer_points,
-    ddp_parameters,
-    ddp_was_called,
-    fsdp_points,
-    gathers,
-    has_nccl,
-    inductor_points,
-    inductor_settings,
-    is_sharded,
-    named_for_prefetch,
-    one_rank_switch,
-    runtime_lookups,
-)
-from labkit.torch_compat.gradients import (
-    assumed_placements,
-    graph_point,
-    rewritten_collectives,
-    to_local_points,
-    traces,
-)
 from labkit.torch_compat.groups import (
     fake_store,
     functional_collectives,
@@ -94,8 +61,6 @@ from labkit.torch_compat.groups import (
     gather_cuda_over_gloo,
     local_gloo,
     not_in_flight_record,
-    replace_backend,
-    replace_process_group,
     world_name,
 )
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware

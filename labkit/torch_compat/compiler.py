@@ -1,28 +1,17 @@
-"""Dynamo: reset, hidden code, fake tensors, and the settings of all compilers."""
+"""Dynamo: what a rank imports before it forks, fake tensors, and the settings of all compilers."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from oddrank.torch_names import require
+from oddrank.torch_names import DYNAMO, require
 
-COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")  # on the stack while Dynamo compiles
 # imported once by the process that ranks are forked from: the first compile in a rank then needs no import
 # fmt: off
-DYNAMO = "torch._dynamo"
 PRELOAD = ("torch", "torch.distributed", DYNAMO, "torch._inductor.compile_fx", "torch.distributed.tensor")
 # fmt: on
-
-
-def is_fake(tensor: Any) -> bool:
-    """Say whether a tensor is fake: it stands for another one while a program is traced."""
-    if "torch._subclasses.fake_tensor" not in sys.modules:
-        return False
-    return isinstance(tensor, require("torch._subclasses.fake_tensor.FakeTensor"))
 
 
 def fake_tensors() -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from oddrank.torch_names import find, replaced, require
+from oddrank.torch_names import find, require
 
 
 def functional_collectives() -> Any:
@@ -72,24 +71,6 @@ def not_in_flight_record(backend: str) -> None:
     """
     # older ones hook into no group
     find("torch.distributed.distributed_c10d._FR_SELF_RECORDING_BACKENDS", set(), since="2.15").add(backend)
-
-
-def replace_process_group(kind: type) -> None:
-    """Make c10d build its process groups from this subclass of ProcessGroup."""
-    # this builds them, from the class that the next name has
-    require("torch.distributed.distributed_c10d._new_process_group_helper")
-    replaced("torch.distributed.distributed_c10d.ProcessGroup", kind).start()
-
-
-def replace_backend(name: str, create: Callable[..., Any]) -> None:
-    """Make c10d create a registered third-party backend with another function.
-
-    Args:
-        name: of the backend.
-        create: the function.
-    """
-    plugins = require("torch.distributed.Backend._plugins")
-    plugins[name.upper()] = plugins[name.upper()]._replace(creator_fn=create)
 
 
 def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

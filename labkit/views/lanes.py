@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from oddrank.strip.forwards import Forward, collectives
 
 from labkit.views import style
-from labkit.views.forwards import Forward, collectives
 from labkit.views.style import ink_on
 
 __all__ = ["LABEL", "Lanes", "Span", "choose_piece", "draw_number", "key_entries", "same_piece"]

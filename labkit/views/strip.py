@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from oddrank.strip.forwards import Forward, Reason, tables_of
+from oddrank.strip.words import FOOTNOTE, NOTHING, described, finding, part, plural, strip_text, take
+
 from labkit.views import style
-from labkit.views.forwards import Forward, Reason, collectives, tables_of, take_forward
 from labkit.views.lanes import LABEL, Lanes, Span, choose_piece, draw_number, key_entries, same_piece
 from labkit.views.style import Figure, Sheet, styled
 
 __all__ = ["strip", "strip_text", "strips"]
 
-FOOTNOTE = "Drawn from a profile, which lengthens short steps: read counts and order here, not speed."
 GPU = (
     " Lanes are the host's: compute is launching and waiting for the GPU; transfers are gloo's or a stream's."
 )
@@ -63,7 +64,7 @@ def strip(
     """
     if not label and not isinstance(record, Forward):
         label = getattr(record, "label", "") or tables_of(record).label
-    run = _take(record, forward, ranks)
+    run = take(record, forward, ranks)
     sheet = Sheet()
     sheet.title(finding(run) if title is None else title)
     if run.empty:
@@ -98,7 +99,7 @@ def strips(records: Mapping[str, Any], forward: int | str = 0, label: str = "") 
     """
     if not records:
         raise ValueError("nothing to draw: give at least one record by name")
-    runs = {name: _take(record, forward) for name, record in records.items()}
+    runs = {name: take(record, forward) for name, record in records.items()}
     sheet = Sheet()
     sheet.title(comparison(runs))
     full = [run for run in runs.values() if not run.empty]
@@ -124,96 +125,8 @@ def strips(records: Mapping[str, Any], forward: int | str = 0, label: str = "") 
     return sheet.finish(label, _footnote(sheet, full))
 
 
-def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
-    """Describe in one line for each rank what `strip` draws.
-
-    Args:
-        record, forward, ranks: as for `strip`.
-
-    Returns:
-        The text.
-
-    Raises:
-        ValueError: as for `strip`.
-
-    >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile"]
-    >>> segments = pd.DataFrame([(0, 0, "compute", "aten::mm", 0.0, 600.0, "")], columns=columns)
-    >>> ranges = segments.assign(kind="op", thread="main")
-    >>> print(strip_text({"segments": segments[:0], "ranges": ranges}))
-    nothing was recorded: no forward ran inside the record
-    >>> print(strip_text({"segments": segments, "ranges": ranges}))
-    rank 0: eager, no collective
-    """
-    run = _take(record, forward, ranks)
-    if run.empty:
-        return NOTHING
-    lines = [f"rank {rank}: {_line(run, rank)}" for rank in run.ranks]
-    if run.difference:
-        lines.append(f"first difference between ranks, {_place(run)}: {run.difference.text}")
-    return "\n".join(lines)
-
-
-NOTHING = "nothing was recorded: no forward ran inside the record"
-
-
-def _take(
-    record: Any,
-    number: int | str,
-    ranks: Sequence[int] | None = None,
-) -> Forward:
-    return record if isinstance(record, Forward) else take_forward(record, number, ranks)
-
-
-def _line(run: Forward, rank: int) -> str:
-    n = run.counts.loc[rank]
-    calls = plural(n.collectives, "collective")
-    if not n.regions and not n.breaks:
-        return f"eager, {calls}"
-    return f"{plural(n.regions, 'region')}, {calls}, {plural(n.breaks, 'break')}"
-
-
-def described(run: Forward) -> str:
-    """The counts of a forward in one line: once where ranks agree, otherwise rank by rank."""
-    if len(run.counts.drop_duplicates()) > 1:
-        return "; ".join(f"rank {rank}: {_line(run, rank)}" for rank in run.ranks)
-    return ("every rank: " if len(run.ranks) > 1 else "") + _line(run, run.ranks[0])
-
-
 def _twin(name: str, run: Forward) -> str:
     return f"{style.short_name(name)}: {'nothing was recorded' if run.empty else described(run)}"
-
-
-def plural(n: int, noun: str) -> str:
-    """'1 region', '360 regions', 'no region'."""
-    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
-
-
-def finding(run: Forward) -> str:
-    """The finding of one strip, as its title."""
-    if run.empty:
-        return "Nothing was recorded"
-    n = run.counts.max()
-    if run.difference is not None:
-        ranks = " and ".join(map(str, run.ranks)) if len(run.ranks) == 2 else f"{len(run.ranks)} ranks"
-        return f"Ranks {ranks} part ways at {_place(run)} of this {run.unit}"
-    if not n.regions:
-        return f"Eager: {plural(n.collectives, 'collective')} and no compiled region in one {run.unit}"
-    regions = plural(n.regions, "compiled region")
-    if not n.breaks:
-        calls = collectives(run.segments)
-        said = plural(n.collectives, "collective")
-        if (calls["compile"] != "").all():
-            return f"{regions} with {said} inside one {run.unit}, and no graph break"
-        return f"One {run.unit} has {regions}, {said} and no graph break"
-    at = f", {n.at_collective} of them at a collective" if n.get("at_collective", 0) else ""
-    return f"One {run.unit} fell into {regions} at {plural(n.breaks, 'graph break')}{at}"
-
-
-def _place(run: Forward) -> str:
-    """Where ranks part: a number in the list of what they did, which is no step of a training loop."""
-    assert run.difference is not None
-    return f"{'step' if run.unit == 'forward' else 'event'} {run.difference.index}"
 
 
 def comparison(runs: Mapping[str, Forward]) -> str:
@@ -300,7 +213,7 @@ def _panel(
 def _difference(sheet: Sheet, run: Forward) -> None:
     if run.difference is None:
         return
-    said = f"First difference, outlined: at {_place(run)}, {run.difference.text}"
+    said = f"First difference, outlined: at {part(run)}, {run.difference.text}"
     lines = style.wrap(said, sheet.width - 0.4)
     for line in lines:
         sheet.text(line, left=0.2)

@@ -20,29 +20,30 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure as _Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
+from oddrank.strip.kinds import BLACK, HATCHES, KINDS, SHAPES, WHITE, contrast, ink_on, linear
 from PIL import Image
 
-__all__ = ["Figure", "KINDS", "Sheet", "label_figure", "styled", "variant_colour"]
+__all__ = [
+    "BLACK",
+    "HATCHES",
+    "KINDS",
+    "SHAPES",
+    "WHITE",
+    "Figure",
+    "Sheet",
+    "contrast",
+    "ink_on",
+    "label_figure",
+    "linear",
+    "styled",
+    "variant_colour",
+]
 
 WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
 SMALL, NORMAL, TITLE = 8.5, 9.5, 12.0
 INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
-BLACK, WHITE = "#000000", "#FFFFFF"
 NAME_WIDTH = 1.95  # inches for the names of variants at the left of their rows
-
-# What a rank's main thread does. Okabe-Ito, told apart with any colour vision, the same in every figure.
-KINDS: dict[str, tuple[str, str]] = {
-    "compute": ("#0072B2", "compute"),
-    "dispatch": ("#009E73", "tensor subclass, in Python"),
-    "collective": ("#D55E00", "collective"),
-    "lookup": ("#F0E442", "cache lookup & guards"),
-    "entry": ("#CC79A7", "region entry & exit"),
-    "python": ("#BBBBBB", "Python in between"),
-    "compile": ("#4B3F72", "compiling"),
-    "transfer": ("#E69F00", "transfer on another thread"),
-    "wait": ("#56B4E9", "wait"),
-}
 
 # What a stream or its host does; in the timelines of streams only, so the colours above may return.
 STREAM_KINDS: dict[str, tuple[str, str]] = {
@@ -53,23 +54,6 @@ STREAM_KINDS: dict[str, tuple[str, str]] = {
     "synchronize": ("#56B4E9", "host stands still"),
 }
 
-# Where in its lane a kind's bar begins and ends, as shares from the top: work is tall, what stands between is low. It
-# tells kinds apart without their colours, however short the bar; `compile` is hatched as well.
-SHAPES: dict[str, tuple[float, float]] = {
-    "collective": (0.0, 1.0),
-    "compute": (0.2, 1.0),
-    "dispatch": (0.5, 1.0),
-    "entry": (0.4, 1.0),
-    "lookup": (0.6, 1.0),
-    "python": (0.8, 1.0),
-    "compile": (0.0, 1.0),
-    "transfer": (0.0, 1.0),  # stands in a thin lane of its own
-    "wait": (0.4, 0.6),
-    "copy": (0.25, 1.0),
-    "launch": (0.6, 1.0),
-    "synchronize": (0.4, 0.75),
-}
-HATCHES = {"compile": "xxxx"}
 
 # Of what is compared in a figure: a name that begins with a letter has that letter's colour, everywhere.
 COLOURS = (
@@ -413,40 +397,6 @@ def patch(colour: str, hatch: str | None = None, edge: str = "white", width: flo
     """A legend's key for bars of a colour and a hatch."""
     look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": width}
     return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, **look))
-
-
-def linear(colour: str) -> tuple[float, float, float]:
-    """Red, green and blue of '#RRGGBB' as shares of light, without sRGB's gamma.
-
-    >>> linear("#FF0000")
-    (1.0, 0.0, 0.0)
-    """
-    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares)
-    return r, g, b
-
-
-def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours by WCAG 2.2: from 1 for equal ones to 21 for black and white.
-
-    Small text needs 4.5.
-
-    >>> contrast("#000000", "#FFFFFF")
-    21.0
-    """
-    lights = [
-        sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear(x), strict=True)) for x in (one, other)
-    ]
-    return (max(lights) + 0.05) / (min(lights) + 0.05)
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on a colour.
-
-    >>> ink_on("#0072B2"), ink_on("#F0E442")
-    ('#FFFFFF', '#000000')
-    """
-    return max(BLACK, WHITE, key=lambda ink: contrast(ink, colour))
 
 
 def by_evidence(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -54,7 +54,7 @@ def test_json_has_every_column_and_a_reader_may_stop_early(job):
     assert {row["rank"] for row in json.loads(oddrank("tables", log, "--json").stdout)["compiles"]} == {0}
     code = f"{sys.executable} -m oddrank tables {job / 'traces'} --json --operators | head -1; echo ${{PIPESTATUS[0]}}"
     stopped = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
-    assert stopped.stdout == "{\n0\n" and not stopped.stderr
+    assert stopped.stdout == "{\n141\n" and not stopped.stderr
     ascii_only = oddrank("tables", job / "traces", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert ascii_only.returncode == 0 and not ascii_only.stderr
 
@@ -98,8 +98,4 @@ def test_wrong_input_is_a_sentence_and_exit_status_2(job, tmp_path):
         ["tables", job, "--rank", "x"],
     ):
         done = oddrank(*arguments)
-        assert (
-            done.returncode == 2
-            and done.stderr.startswith("usage: oddrank")
-            and "Traceback" not in done.stderr
-        )
+        assert done.returncode == 2 and done.stderr.startswith("oddrank: ") and done.stderr.count("\n") == 1

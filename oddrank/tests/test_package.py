@@ -1,4 +1,4 @@
-"""oddrank stands alone: it reads traces with the standard library, and private names of torch stand in one file."""
+"""oddrank stands alone: it reads traces with the standard library, and private names of torch stand in one package."""
 
 from __future__ import annotations
 
@@ -51,6 +51,31 @@ def test_the_command_runs_where_nothing_else_is_installed(tmp_path):
     assert alone("tables", str(tmp_path), "--json").stdout.startswith("{")
 
 
+OTHERS_OF_LOOK = (*OTHERS, "matplotlib", "PIL", "IPython", "ipywidgets", "nbformat", "cloudpickle")
+
+
+def test_look_needs_torch_and_pandas_and_nothing_else():
+    code = (
+        f"import sys\nfor name in {OTHERS_OF_LOOK}: sys.modules[name] = None\n"
+        f"import importlib\nfor name in {[path.stem for path in (SOURCE / 'look').glob('[a-z]*.py')]}:\n"
+        "    importlib.import_module(f'oddrank.look.{name}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_only_the_command_imports_look_and_postmortem(path):
+    room = path.relative_to(SOURCE).parts[0]
+    allowed = {"command.py": ("look", "postmortem")}.get(room, (room,))
+    tools = [
+        name.split(".")[1]
+        for name in imported(path)
+        if name.startswith(("oddrank.look", "oddrank.postmortem"))
+    ]
+    assert set(tools) <= set(allowed), tools
+
+
 def imported(path: Path) -> set[str]:
     """What a file imports by name, wherever in it."""
     found = set()
@@ -66,7 +91,7 @@ def imported(path: Path) -> set[str]:
 def test_a_file_imports_nothing_of_the_course_and_no_private_name_of_torch(path):
     names = imported(path)
     assert not {name for name in names if name.partition(".")[0] in OTHERS}
-    if path.name == "torch_names.py":
+    if path.parent.name == "torch_names":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     dotted = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | names

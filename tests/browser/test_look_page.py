@@ -1,4 +1,4 @@
-"""The page of `labkit look` in Chromium: the strip is zoomed, moved and searched, and nothing is loaded."""
+"""The page of `oddrank look` in Chromium: the strip is zoomed, moved and searched, and nothing is loaded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from browsers import ARTIFACTS, ROOT
 
-from labkit import cli
+from oddrank import command as cli
 
-SCRIPT = ROOT / "tests" / "look" / "scripts" / "groups.py"
+SCRIPT = ROOT / "oddrank" / "tests" / "look" / "scripts" / "groups.py"
 pytestmark = pytest.mark.browser
 # where on the canvas the pixels of a colour stand, from left to right; null for none
 FIND = """

@@ -6,8 +6,8 @@ import time
 
 import pytest
 from kernels import LIVE
+from oddrank.live.introspect import Activity
 
-from labkit.ranks.introspect import Activity
 from labkit.ranks.progress import FIRST_LINE_S, Progress
 
 

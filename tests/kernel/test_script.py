@@ -1,4 +1,4 @@
-"""`labkit program`: a lesson's program as a plain script, under torchrun and through `labkit look`."""
+"""`labkit program`: a lesson's program as a plain script, under torchrun and through `oddrank look`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_script_of_lesson_04_counts_what_the_lesson_counts_and_look_sees_its
     look = [
         *TORCHRUN,
         "-m",
-        "labkit",
+        "oddrank",
         "look",
         "--out",
         "page",

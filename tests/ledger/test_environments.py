@@ -6,8 +6,10 @@ import subprocess
 
 import pytest
 
-from labkit import cli, environments
+from labkit import cli
+from ledger import environments as ours
 from ledger import versions
+from oddrank import environments
 
 
 @pytest.fixture
@@ -42,8 +44,9 @@ def test_another_interpreter_finds_labkit_and_the_ledger_and_no_torch(
         for name in ("labkit", "course", "ledger", "torch"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").touch()
-        monkeypatch.setattr(environments, "__file__", str(tmp_path / "labkit/environments.py"))
-    options, env = environments.options()
+        for module in (ours.labkit, ours.ledger):
+            monkeypatch.setattr(module, "__file__", str(tmp_path / module.__name__ / "__init__.py"))
+    options, env = ours.options()
     options = [one for one in options if not one.startswith("--with=")]  # these take an index
     found = "import importlib.util as u; print(*[n for n in ('labkit', 'ledger', 'torch') if u.find_spec(n)])"
     command = ["uv", "run", "--isolated", "--no-project", *options, "python", "-c", found]

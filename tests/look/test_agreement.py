@@ -1,4 +1,4 @@
-"""What `labkit look` counts against torch's own tools, on programs where a count can go wrong."""
+"""What `oddrank look` counts against torch's own tools, on programs where a count can go wrong."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from oddrank.look import page
+from oddrank.look.look import together
+from oddrank.look.program import watch
+from oddrank.look.steps import Options
 
 import labkit
-from labkit.look import page
-from labkit.look.found import together
-from labkit.look.program import watch
-from labkit.look.steps import Options
 from oddrank import tlparse
 
 # of each program, what every tool counts: graphs, and breaks compiled; then counters' breaks, given up, recompiles

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from oddrank.look import checkpoints, replicas, summary
+from oddrank.look.function import look
 from torch import nn
-
-from labkit.look import loads, replicas, summary
-from labkit.look.call import look
 
 LINES = Path(__file__).read_text().splitlines()
 
@@ -165,14 +164,14 @@ def test_what_ranks_hold_stands_first_and_once(found):
     ],
 )
 def test_a_checkpoint_that_matched_nothing_is_found(layers, theirs, sentence):
-    watched, ours = loads.Loads(), nn.Sequential(*(nn.Linear(size, size) for size in layers))
+    watched, ours = checkpoints.Loads(), nn.Sequential(*(nn.Linear(size, size) for size in layers))
     state = {theirs.get(name, name): value for name, value in ours.state_dict().items()}
     with watched.watching():
         ours.load_state_dict(state, strict=False)
         if sentence:
             with pytest.raises(RuntimeError, match="Missing key"):  # says it by itself
                 ours.load_state_dict(state)
-    found = loads.lost(watched.table().assign(rank=0))
+    found = checkpoints.lost(watched.table().assign(rank=0))
     assert [one.said for one in found if sentence in one.said] == [one.said for one in found]
     assert (
         len(found) == bool(sentence)
@@ -182,12 +181,11 @@ def test_a_checkpoint_that_matched_nothing_is_found(layers, theirs, sentence):
 
 def crash(kind: str) -> list[str]:
     import torch
+    from oddrank.look.parameter_names import name_parameters
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
     from torch.nn.parallel import DistributedDataParallel as DDP
-
-    from labkit.look.crashes import name_parameters
 
     net = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("frozen", "a", "tied", "b", "spare")})
     net["tied"].weight = net["a"].weight

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from oddrank.look import replicas, step_collectives, summary
+from oddrank.look.function import look
 
-from labkit import cli
-from labkit.look import calls, replicas, summary
-from labkit.look.call import look
+from oddrank import command as cli
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "oddrank" / "tests" / "look" / "scripts"
 SHARDED = "parameters that fully_shard did not shard"
 
 
@@ -67,7 +67,7 @@ def test_what_should_be_alike_is_compared_after_the_last_recorded_step(found):
 
 
 def test_collectives_are_compared_by_what_they_carry(found):
-    said = calls.differing(found.held["calls"])
+    said = step_collectives.differing(found.held["calls"])
     assert len(said) == 1 and "[2] int64 on rank 0" in said[0] and "[2] float64 on rank 1" in said[0]
     assert "test_held.py" in said[0] and "(group " in said[0]
     # in each of three steps two buckets of buffers and gradients of DDP, and the one by hand
@@ -75,7 +75,7 @@ def test_collectives_are_compared_by_what_they_carry(found):
     assert carried.nunique() == 1 and carried.iloc[0] >= 6
     by_hand = found.held["calls"][found.held["calls"]["tensors"] == "[2] int64"]
     assert len(by_hand) == 3 and set(by_hand["bytes"]) == {16} and (found.held["calls"]["bytes"] > 0).all()
-    assert calls.compared(found.held["calls"]).endswith("in 2 groups")
+    assert step_collectives.compared(found.held["calls"]).endswith("in 2 groups")
     assert "ranks differ" in summary.text(found) and "float64" in summary.text(found)
 
 
@@ -85,10 +85,10 @@ def test_a_group_that_ranks_made_of_other_ranks_is_not_compared():
         (rank, "1", held, 1, op, "[2] float32", "", "", 8)
         for rank, held, op in zip((0, 3, 1, 2), ranks, ops, strict=True)
     ]
-    apart = pd.DataFrame(rows, columns=list(calls.TYPES))
-    assert calls.differing(apart) == []
+    apart = pd.DataFrame(rows, columns=list(step_collectives.TYPES))
+    assert step_collectives.differing(apart) == []
     shared = apart.assign(ranks=["0,3", "0,3", "1,2", "0,2"])
-    assert calls.differing(shared)[0].startswith(
+    assert step_collectives.differing(shared)[0].startswith(
         "group 1 has other members: [0,2] on rank 2; [0,3] on rank 0"
     )
 

@@ -1,4 +1,4 @@
-"""`labkit.look` on ranks: which steps it finds, what it counts, and the page made of it."""
+"""`oddrank.look` on ranks: which steps it finds, what it counts, and the page made of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 import pandas as pd
 import pytest
+from oddrank.look import gate, page, program_source, summary
+from oddrank.look import report_page as pages
+from oddrank.look.function import look
+from oddrank.look.look import together
+from oddrank.look.program import watch
+from oddrank.look.steps import Options
 from oddrank.record import Collective, Compile, Mark, Tables
 from oddrank.record.source import Sources
 from oddrank.stages import guards
 
-from labkit.look import gate, page, source, summary
-from labkit.look import reports as pages
-from labkit.look.call import look
-from labkit.look.found import together
-from labkit.look.program import watch
-from labkit.look.steps import Options
 from labkit.report import Report
 
 
@@ -213,7 +213,9 @@ def test_the_page_holds_all_that_it_shows(found):
     assert "&lt;ValueError&gt;" in body
     assert not re.search(r"src=['\"]?(?!['\"]?data:)|<link|@import|url\(", body), "it loads nothing"
     assert "prefers-color-scheme:dark" in body
-    assert all(source.startswith("data:") for source in re.findall(r"<img[^>]*src='([^']*)'", body))
+    assert all(
+        program_source.startswith("data:") for program_source in re.findall(r"<img[^>]*src='([^']*)'", body)
+    )
 
 
 def rows_of(drawn, name: str) -> dict:
@@ -249,12 +251,11 @@ def tangent(x):
 
 def kept(make: bool) -> None:
     import torch
-
-    from labkit.look import call  # a module outlives a look
+    from oddrank.look import function  # a module outlives a look
 
     if make:
-        call.kept_by_a_test = torch.compile(tangent, backend="eager")
-    call.kept_by_a_test(torch.ones(3))
+        function.kept_by_a_test = torch.compile(tangent, backend="eager")
+    function.kept_by_a_test(torch.ones(3))
     torch.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
 
 
@@ -268,14 +269,14 @@ def test_what_was_compiled_before_a_look_and_runs_in_it_is_in_the_source_and_in_
 def test_a_saved_look_shows_its_source_and_an_older_one_is_read(reports, found, tmp_path):
     report = found.report()
     report.save(tmp_path)
-    lines = rows_of(source.recorded(Report.load(tmp_path / "look.json").tables), "model")
+    lines = rows_of(program_source.recorded(Report.load(tmp_path / "look.json").tables), "model")
     assert lines["x = x.sin()"].cells[0].runs == 1
-    assert source.HEADING in pages.write(tmp_path).read_text()
+    assert program_source.HEADING in pages.write(tmp_path).read_text()
     del report.tables["sources"]
     report.save(tmp_path)
-    assert source.HEADING not in pages.write(tmp_path).read_text()
+    assert program_source.HEADING not in pages.write(tmp_path).read_text()
     reports[0].save(tmp_path)  # what one rank wrote
-    assert source.HEADING in pages.write(tmp_path).read_text()
+    assert program_source.HEADING in pages.write(tmp_path).read_text()
 
 
 def test_a_line_that_only_calls_a_collective_has_its_text(tmp_path):
@@ -284,9 +285,9 @@ def test_a_line_that_only_calls_a_collective_has_its_text(tmp_path):
     lines.collectives.append(
         Collective(0, "", "all_reduce", file=str(tmp_path / "loop.py"), line=2, func="main")
     )
-    kept = source.texts(lines, Sources())
+    kept = program_source.texts(lines, Sources())
     (tmp_path / "loop.py").unlink()
-    (note,) = rows_of(source.annotated(lines, kept), "main")["loss.backward()"].notes
+    (note,) = rows_of(program_source.annotated(lines, kept), "main")["loss.backward()"].notes
     assert (note.kind, note.words.split()[0]) == ("collective", "all_reduce")
 
 
@@ -296,5 +297,7 @@ def test_no_full_path_is_shown():
     lines.compiles.append(Compile(0, "0/0", *at, outcome="graph", operators=1, broke=True))
     said = {"name": "skipped", "text": "see /home/ada/net/train.py:9", "hints": ("in /home/ada/net/loss.py",)}
     lines.marks.append(Mark(0, "0/0", *at, "break", **said))
-    shown = source.annotated(lines, pd.DataFrame([], columns=list(source.TYPES)))._repr_html_()
+    shown = program_source.annotated(
+        lines, pd.DataFrame([], columns=list(program_source.TYPES))
+    )._repr_html_()
     assert "see train.py:9" in shown and "in loss.py" in shown and "/home/ada" not in shown

@@ -1,4 +1,4 @@
-"""`labkit look` does not change what it looks at: torch's counters are those of the program alone."""
+"""`oddrank look` does not change what it looks at: torch's counters are those of the program alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from oddrank.look.program import watch
+from oddrank.look.steps import Options
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -14,8 +16,6 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils.checkpoint import checkpoint
 
 import labkit
-from labkit.look.program import watch
-from labkit.look.steps import Options
 
 TURNS = 5
 

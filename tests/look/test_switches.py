@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch._inductor.config
+from oddrank.look import switches
+from oddrank.look.function import look
 
 import labkit
 from labkit import torch_compat
-from labkit.look import switches
-from labkit.look.call import look
 
-SCRIPT = str(Path(__file__).parent / "scripts" / "switches.py")
+SCRIPT = str(Path(__file__).parents[2] / "oddrank" / "tests" / "look" / "scripts" / "switches.py")
 INDUCTOR = "torch._inductor.config."
 DDP = "DDPOptimizer"
 PREFETCH = "set_modules_to_forward_prefetch"

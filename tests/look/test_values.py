@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from oddrank.look import values
+from oddrank.look.program import followed
+from oddrank.look.steps import Options
 from torch import nn
 
 import labkit
-from labkit.look import values
-from labkit.look.program import followed
-from labkit.look.steps import Options
 
 
 @pytest.fixture(scope="module")

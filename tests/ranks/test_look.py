@@ -7,7 +7,7 @@ import sys
 
 LOOKED_AT = """
 import gc, threading, time, weakref
-from labkit.ranks.introspect import Inspector
+from oddrank.live.introspect import Inspector
 
 class Held:
     pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from oddrank.live.messages import circle
 
 from labkit.ranks import RankError
-from labkit.ranks.messages import circle
 
 
 def exchange(turns: dict[int, tuple[str, int]], grouped: bool) -> None:

@@ -6,9 +6,9 @@ import os
 from dataclasses import replace
 
 import pytest
+from oddrank.live.failure import Outcome, differences, explain
+from oddrank.live.introspect import Collective, unfinished
 
-from labkit.ranks.errors import Outcome, differences, explain
-from labkit.ranks.introspect import Collective, unfinished
 from labkit.ranks.output import Printer
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,7 +49,7 @@ def test_a_call_on_a_gpu_ends_with_the_gpu_and_one_on_the_cpu_does_not_ask(monke
     ended = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: ended.append(True))
     for device in ("cpu", "cuda:0"):
-        monkeypatch.setattr(worker, "_here", SimpleNamespace(device=device))
+        monkeypatch.setattr(worker._State, "device", device)
         worker._arrive()
         assert len(ended) == (device != "cpu")
 

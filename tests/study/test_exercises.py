@@ -11,11 +11,11 @@ from typing import Any
 import nbformat
 import pytest
 from lessons.start.endless import dies, raises, takes_nothing, waits_alone
+from oddrank.live.failure import Outcome, RankError
+from oddrank.live.introspect import Collective
 
 import labkit
 from labkit import files, registry
-from labkit.ranks.errors import Outcome, RankError
-from labkit.ranks.introspect import Collective
 from labkit.study import exercises
 from labkit.study.exercises import DIFFICULTIES, OURS, Answer, Exercise, Mistake, _mistake, on_ranks
 

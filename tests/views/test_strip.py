@@ -11,9 +11,9 @@ import matplotlib.collections
 import pandas as pd
 import pytest
 from oddrank.record import Range, Segment, Tables
+from oddrank.strip.forwards import COLUMNS, take_forward
 
 from labkit.views import strip, strip_text, strips
-from labkit.views.forwards import COLUMNS, take_forward
 
 
 def took(run, rank):

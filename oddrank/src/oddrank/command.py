@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import glob
-import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from oddrank import __version__, places
+from oddrank import __version__, places, terminal
+from oddrank.look import arguments as look
 from oddrank.postmortem import command as postmortem
 from oddrank.record import Table, Tables, read
 from oddrank.source import AnnotatedSource, annotate, compare
@@ -43,43 +42,19 @@ COLUMNS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns its exit status: 2 where the input is none."""
-    asked = _parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may not have every letter
-    try:
-        status = asked.act(asked)
-        if sys.stdout is not None:  # closed by the shell, as in `oddrank tables traces >&-`
-            sys.stdout.flush()
-        return status
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.filename is None:  # of standard output
-            # Python flushes what is left when it exits, and that has to go somewhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):  # | head
-                return 0
-        return _sentence(error)
-    except MemoryError:
-        return _sentence(ValueError("there is not enough memory for this"))
-    except KeyboardInterrupt:
-        print("oddrank: interrupted", file=sys.stderr)
-        return 130
-
-
-def _sentence(error: OSError | ValueError) -> int:
-    said = str(error)
-    if isinstance(error, OSError):
-        said = f"{error.filename or 'cannot write to standard output'}: {error.strerror}"
-    print(f"oddrank: {printable(said)}", file=sys.stderr)
-    return 2
+    """Run the command line; returns its exit status: 2, with one sentence, for a request that cannot be met."""
+    return terminal.run("oddrank", _parser, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="oddrank", description="What ranks compiled and ran, and where they differ."
+    parser = terminal.Parser(
+        prog="oddrank",
+        description="What ranks compiled and ran, and where they differ.",
+        epilog=terminal.STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"oddrank {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     source = commands.add_parser("source", help="the program's source, and what each rank did at each line")
     tables = commands.add_parser("tables", help="what a folder of traces holds, in rows")
     for one in (source, tables):
@@ -108,7 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--json", action="store_true", help="every column, as JSON")
     source.set_defaults(act=lambda asked: _print(_source(asked)))
     tables.set_defaults(act=lambda asked: _print(_tables(asked)))
+    look.add(commands)
     postmortem.add(commands)
+    doctor = commands.add_parser("doctor", help="versions, and what this environment can record")
+    doctor.set_defaults(act=lambda asked: _print(_doctor()))
     return parser
 
 
@@ -116,6 +94,13 @@ def _print(lines: Iterable[str]) -> int:
     for line in lines:
         print(line.rstrip())
     return 0
+
+
+def _doctor() -> Iterator[str]:
+    from oddrank import doctor
+
+    for key, value in doctor.examine():
+        yield f"{key:<10} {value or '-'}"
 
 
 def _read(folder: str, asked: argparse.Namespace, profiles: bool = True) -> Tables:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
-__all__ = ["folder", "writable", "write"]
+__all__ = ["Unsaved", "below", "folder", "writable", "write", "write_json"]
 
 PROBE = bytes(16 * 1024)  # so much has to fit before anything is measured
+
+
+class Unsaved(ValueError):
+    """A result exists and could not be written; the message names the file or folder and the reason."""
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -41,6 +48,41 @@ def write(path: str | os.PathLike[str], data: bytes) -> Path:
         os.unlink(temporary)
         raise
     return path
+
+
+def write_json(path: str | os.PathLike[str], body: Any) -> Path:
+    """Write data as JSON that any reader takes: a number that is not finite becomes the text `inf`, `-inf` or `nan`.
+
+    Args:
+        path: of the file.
+        body: dicts, lists, texts, numbers, booleans and None.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: as the system gives it; the file is then as it was.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     json.loads(write_json(f"{folder}/a.json", {"far": [1.5, float("inf")]}).read_text())
+    {'far': [1.5, 'inf']}
+    """
+    text = json.dumps(_finite(body), indent=1, ensure_ascii=False, allow_nan=False)
+    return write(path, (text + "\n").encode())
+
+
+def _finite(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {key: _finite(value) for key, value in body.items()}
+    if isinstance(body, list | tuple):
+        return [_finite(value) for value in body]
+    return str(body) if isinstance(body, float) and not math.isfinite(body) else body
+
+
+def below(path: Path) -> Path:
+    """Return a path as short as one would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def folder(text: str) -> Path:

@@ -7,11 +7,11 @@ import functools
 import lesson_cells
 import pandas as pd
 import pytest
+from oddrank.live.failure import Outcome
 
 from course.offload.offload import OffloadGraphs, OffloadNode, Rates, model_times, step, trace
 from course.shared.streams import StreamError, ops, simulate
 from labkit import RankError, Ranks, Report, hardware, lessons, timing
-from labkit.ranks.errors import Outcome
 
 torch = pytest.importorskip("torch")
 LESSON = "07b_activation_offloading"

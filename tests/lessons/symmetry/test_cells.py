@@ -6,13 +6,13 @@ import lesson_cells
 import pytest
 import torch
 import torch.distributed as dist
+from oddrank.live.failure import Outcome
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import labkit
 from course.shared.outcomes import judge
 from labkit.ranks import RankError
-from labkit.ranks.errors import Outcome
 from labkit.torch_compat import funcol
 
 LESSON = "08_rank_symmetry"

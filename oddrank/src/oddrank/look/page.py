@@ -1,0 +1,175 @@
+"""The page of `oddrank look`: one HTML file that holds everything it shows, and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import asdict, fields
+from typing import Any
+
+import pandas as pd
+
+from oddrank.look import causes, program_source, replicas, step_collectives, switches
+from oddrank.look.breaks import Phase, phases
+from oddrank.look.frames import table
+from oddrank.look.library_breaks import folded
+from oddrank.look.look import Look
+from oddrank.page import document, escape
+from oddrank.strip.viewer import viewer
+
+__all__ = ["html", "picture"]
+
+MOST_CAUSES = 6
+PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend: AOTAutograd and Inductor, s"}
+PHASE = [one.name for one in fields(Phase)]
+ELSEWHERE = """
+<ul>
+<li><b>Executed breaks</b> count each run of a region that ends in a break. Torch's tools count a break when it is
+compiled, so a block that runs 40 times has 40 breaks here and one there.</li>
+<li>A break inside a function that was called from compiled code ends the region of every caller as well: one
+<code>print</code>, three calls deep, is four breaks.</li>
+<li><b>Breaks compiled</b>, frames given up included: {compiled}. tlparse shows as many, and
+<code>TORCH_LOGS=graph_breaks</code> prints as many, a repeated one without its stack.
+<code>counters["graph_break"]</code> has neither frames given up nor branches on the data of a tensor.</li>
+<li><b>Graphs</b> are those with at least one operation; <code>counters["stats"]["unique_graphs"]</code> and tlparse
+also count one that only hands on its inputs. <code>torch._dynamo.explain</code> calls the function once, so it knows no
+recompile, and what it calls the number of breaks is its number of graphs less one.</li>
+<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread,
+or to the end of the step. It holds all that the program does there, also what it would have to do without the break,
+so it is an upper bound of what the break costs. It was taken under the profiler, which lengthens small operations.</li>
+</ul>
+"""
+
+
+def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> str:
+    """Return the page.
+
+    Args:
+        looked: What ranks recorded.
+        failure: Why the script failed afterwards, '' if it did not.
+        step: The function that was said to be a step, '' for none.
+        tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
+    """
+    unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
+    how = f"calls of <code>{escape(step)}</code>" if step else {
+        "step": "from a compiled call to the end of <code>optimizer.step</code>",
+        "forward": "one compiled call each",
+    }[unit]  # fmt: skip
+    parts = [
+        f"<h1>{escape(looked.name)}</h1>",
+        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {escape(looked.record.label)}"
+        f"{'' if pd.isna(took) else f' · {took:.1f} ms a {unit} under the profiler'}</p>",
+        f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b>"
+        f"<pre>{escape(failure)}</pre></div>"
+        if failure
+        else "",
+        f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
+        table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        *program_source.parts(looked.source),
+        *_to_do(looked),
+        f"<h2>The strip of one {unit}</h2>",
+        viewer(looked.record),
+        *_breaks(looked),
+        *_ranks(looked),
+        *_first_call(looked),
+        f"<h2>Collectives per {unit}</h2>",
+        table(looked.collectives, "In the order of the first call."),
+        "<h2>tlparse</h2>",
+        f"<p><a href='{escape(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and"
+        " links to the web that you may follow.</p>"
+        if tlparse.endswith(".html")
+        else f"<p class='quiet'>Not made: {escape(tlparse or 'it was not asked for')}.</p>",
+        "<h2>What torch's own tools count otherwise</h2>",
+        ELSEWHERE.format(compiled=escape(looked.compiled_breaks())),
+        "<h2>Provenance</h2>",
+        _facts(looked.provenance),
+        "".join(f"<p class='quiet'>Note: {escape(note)}</p>" for note in looked.notes),
+        "<p class='quiet'>This page loads nothing from a network and sends nothing. All tables are in the"
+        " <code>rank-N.json</code> beside it.</p>",
+    ]
+    return document(f"{looked.name}: oddrank look", parts)
+
+
+def picture(figure: Any, text: str) -> str:
+    """Return a figure as an image that stands in the page itself, with a text for those who do not see it."""
+    data = base64.b64encode(figure.png()).decode()
+    return f"<img alt='{escape(text)}' src='data:image/png;base64,{data}'>"
+
+
+def _to_do(looked: Look) -> list[str]:
+    found, own = causes.causes(looked), folded(looked)
+    parts = ["<h2>What to do first</h2>"]
+    if not found:
+        parts.append("<p>Nothing was found in the program's own code.</p>")
+    else:
+        items = [_cause(cause) for cause in found]
+        rest = f"<ol start='{MOST_CAUSES + 1}'>{''.join(items[MOST_CAUSES:])}</ol>"
+        more = f"<details><summary>{len(items) - MOST_CAUSES} more</summary>{rest}</details>"
+        parts += [
+            f"<p class='quiet'>{causes.ORDER}</p>",
+            f"<ol class='first'>{''.join(items[:MOST_CAUSES])}</ol>",
+        ]
+        parts += [more] if len(items) > MOST_CAUSES else []
+    for one in own:
+        places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
+        parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
+    switched = switches.rows(looked)
+    said = "What torch's own record proves. What it says nothing of has no row."
+    return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
+
+
+def _cause(cause: causes.Cause) -> str:
+    first, *rest = cause.lines()
+    hints = [f"<span class='quiet'>torch's hint: {escape(hint)}</span>" for hint in cause.hint.splitlines()]
+    return f"<li><b>{escape(first)}</b><br>{'<br>'.join([*map(escape, rest), *hints])}</li>"
+
+
+def _breaks(looked: Look) -> list[str]:
+    costly = looked.breaks
+    parts = [f"<h2>Executed breaks per {looked.unit}</h2>"]
+    if len(costly):
+        costly = costly.assign(share=costly["share"].map("{:.0%}".format)).drop(
+            columns=["explanation", "hints", "owner"]
+        )
+    names = {"outside_ms": "ms outside, at most", "share": f"of the {looked.unit}"}
+    return [*parts, table(costly.rename(columns=names))]
+
+
+def _ranks(looked: Look) -> list[str]:
+    if len(looked.ranks) < 2:
+        return []
+    parts = ["<h2>What differs between ranks</h2>"]
+    for stage, title in (("dynamo", "graph"), ("guards", "guards")):
+        differing = looked.differing(stage)
+        for name, compared in differing[:3]:
+            said = f"<summary>The {title} of {escape(name)}: {compared.different} lines differ</summary>"
+            parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
+        if len(differing) > 3:
+            parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")
+    held = replicas.differing(looked.held["replicas"])
+    if len(held):
+        parts.append(table(held, "Parameters and buffers after the last recorded step, by their 2-norm."))
+    parts += [f"<p>{escape(said)}.</p>" for said in step_collectives.differing(looked.held["calls"])]
+    listed = "".join(
+        f"<li>{escape(said)}</li>" for said in [*looked.compared(), "guards, without ids of objects"]
+    )
+    return [*parts, f"<p class='quiet'>Compared:</p><ul class='quiet'>{listed}</ul>"]
+
+
+def _first_call(looked: Look) -> list[str]:
+    compiles = pd.DataFrame(
+        [asdict(phase) for row in looked.whole.compiles for phase in phases(row)], columns=PHASE
+    )
+    sums = compiles.groupby("rank")[list(PHASES)].sum().reset_index().rename(columns=PHASES)
+    sums.insert(1, "compiles", compiles.groupby("rank").size().to_numpy())
+    slowest = compiles.sort_values("seconds", ascending=False).head(5)
+    slowest = slowest[["rank", "name", "place", "seconds", *PHASES]].rename(columns=PHASES)
+    return [
+        "<h2>Compiling, by phase</h2>",
+        table(sums, "In the whole run. A cache that was warm makes the backend short."),
+        table(slowest, "The longest compiles."),
+    ]
+
+
+def _facts(facts: dict[str, Any]) -> str:
+    told = ((key, value) for key, value in facts.items() if value not in ("", []))
+    return f"<table>{''.join(f'<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>' for k, v in told)}</table>"

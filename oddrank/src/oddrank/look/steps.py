@@ -1,0 +1,294 @@
+"""Finds the steps of a program that nobody changed for it, and records some of them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from oddrank.look.callables import Made
+from oddrank.look.conditions import Condition
+from oddrank.look.switch_effects import Seen
+from oddrank.record import Record, install, record
+from oddrank.record.compiles import Try
+from oddrank.torch_names import hide_from_dynamo
+
+__all__ = ["LATER", "Options", "Steps", "watching"]
+
+LATER = 20  # steps that are timed after the recorded ones
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which steps to record.
+
+    Args:
+        skip: Steps that run before the first recorded one: they compile.
+        steps: Steps to record.
+        step: The name of the function whose calls are the steps; '' to find steps by compiled calls and
+            `optimizer.step`.
+        values: Whether to keep what each rank computes, in `values-N.pt` (`oddrank.look.values`).
+        condition: What differs on one rank, in a run whose decisions are compared; None in any other.
+    """
+
+    skip: int = 2
+    steps: int = 3
+    step: str = ""
+    values: bool = False
+    condition: Condition | None = None
+
+
+class Steps:
+    """Counts the steps of a program and records those that were asked for.
+
+    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, and ends
+    when `optimizer.step` does. Without an optimizer each compiled call is one, and is called a forward. A compiled call
+    inside another one is part of it.
+
+    Args:
+        options: Which steps.
+        done: Called as soon as the last one was recorded.
+        first: Called as soon as the first step begins, recorded or not.
+
+    Attributes:
+        began: When it was made, in seconds of `time.monotonic()`.
+        found: Number of steps so far.
+        open: Whether the last of them has not ended.
+        calls: Number of compiled calls so far.
+        rec: The record; None before the first recorded step.
+        note: What kept it from recording, or from recording operators.
+        since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
+        after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
+        made: What torch.compile made.
+        seen: What switches did.
+        loads: A table of the checkpoints of which something was lost.
+        begins: Called when a step begins, up to the last recorded one.
+        returned: Called with what a compiled call returns, up to the last recorded step.
+        keep_values: Writes what this rank computed to a file.
+        took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
+            after them, `later`, without those in which something was compiled.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        done: Callable[[], None] = lambda: None,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.options, self._done, self._first = options, done, first
+        self.began = time.monotonic()
+        self.found = self.calls = 0
+        self.rec: Record | None = None
+        self.note = ""
+        self.since_ns = 0
+        self.after: dict[str, pd.DataFrame] = {}
+        self.made: list[Made] = []
+        self.seen = Seen()
+        self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
+        self.begins: Callable[[], None] = lambda: None
+        self.returned: Callable[[Any], None] = lambda _: None
+        self.keep_values: Callable[[Path], object] = lambda _: None
+        self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
+        self._began = 0.0  # when the first step began
+        self._clock = 0.0  # when the step that is timed began
+        self._compiled = False  # whether something was compiled since
+        self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
+        self._thread = threading.get_ident()
+        self._mark = contextlib.ExitStack()
+        self._record = contextlib.ExitStack()
+
+    # --- what the hooks call ---
+
+    def compiled(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a compiled callable, which may begin a step."""
+        of.calls += 1
+        self.seen.called()
+        of.recorded += self.open and self.rec is not None
+        if self._timed or self._inside or threading.get_ident() != self._thread:
+            return made(*args, **kwargs)
+        self._inside = True
+        self.calls += not self._over
+        by_itself, first = not self._trains and not self.options.step, not self.open
+        try:
+            if by_itself or (not self.options.step and torch.is_grad_enabled()):
+                self._begin()
+                of.recorded += first and self.open and self.rec is not None
+            found = made(*args, **kwargs)
+            self._give(found)
+            return found
+        finally:
+            self._inside = False
+            if by_itself:
+                self._end()
+
+    def _give(self, found: Any) -> None:
+        if not self._over:
+            self.returned(found)
+
+    def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an optimizer's `step`, which ends a step."""
+        if self._timed or self._stepping:  # one optimizer may call another
+            return step(*args, **kwargs)
+        self._stepping = True
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self._stepping = False
+            if not self.options.step:
+                self._end()
+
+    def named(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function that is the step."""
+        if self._timed or self.open or self._clock or threading.get_ident() != self._thread:
+            return fn(*args, **kwargs)
+        self._begin()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self._end()
+
+    def trains(self) -> None:
+        """Note that there is an optimizer."""
+        self._trains = True
+
+    def compiles(self, _: Try) -> None:
+        """Note that a compile begins or ends."""
+        self._compiled = True
+
+    # --- recording ---
+
+    def _begin(self) -> None:
+        if self.open:
+            return
+        if self._over:
+            if not self._clock:
+                self._start_clock()
+            return
+        self.open = True
+        self.found += 1
+        if self.found == 1:
+            self._first()
+            self._began = time.perf_counter()
+        self.begins()
+        if self.found <= self.options.skip:
+            return
+        if self.rec is None:
+            self._start()
+        if self.rec is not None:
+            mark = self.rec.step if self._trains or self.options.step else self.rec.forward
+            self._mark.enter_context(mark())
+            self._start_clock()
+
+    def _start_clock(self) -> None:
+        self._clock, self._compiled = time.perf_counter(), False
+
+    def _start(self) -> None:
+        self.since_ns = time.time_ns()
+        for operators in (True, False):
+            try:
+                self.rec = self._record.enter_context(record(operators=operators))
+                break
+            except ValueError as error:  # the program has a profiler open, or a record
+                self.note = str(error)
+        install().compiles.keep_stages = True  # guards, for the comparison of ranks
+
+    def _end(self) -> None:
+        if self._clock:
+            if not self._compiled:
+                self.took["later" if self._over else "recorded"].append(time.perf_counter() - self._clock)
+            self._clock = 0.0
+            self._timed = len(self.took["later"]) >= LATER
+        if not self.open:
+            return
+        self.open = False
+        if self.found == 1:
+            self.took["first"].append(time.perf_counter() - self._began)
+        self._mark.close()
+        if self.found == self.options.skip + self.options.steps:
+            self.close()
+            self._done()
+
+    def close(self) -> None:
+        """End the record; a step that is open ends here."""
+        self._over = True
+        self._mark.close()
+        self._record.close()
+
+
+@contextlib.contextmanager
+def watching(steps: Steps) -> Iterator[None]:
+    """Tell `steps` of compiled calls and of `optimizer.step` in a block.
+
+    Torch is as it was when the block ends; what was compiled inside keeps a wrapper that does nothing.
+
+    Args:
+        steps: Hears of them.
+    """
+    log = install().compiles
+    log.keep_stages = True
+    log.listeners.append(steps.compiles)
+    compile_, init = torch.compile, torch.optim.Optimizer.__init__
+
+    @functools.wraps(compile_)
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compile, **options)
+        made = compile_(model, **options)
+        if made is model:  # compiling is switched off
+            return made
+        steps.made.append(Made.of(model, options))
+        steps.seen.attach(options.get("backend", "inductor") == "inductor")
+        around = functools.partial(steps.compiled, steps.made[-1])
+        if isinstance(made, torch.nn.Module):
+            made.forward = wrapped(made.forward, around)
+            return made
+        return wrapped(made, around)
+
+    @functools.wraps(init)
+    def made(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        steps.trains()
+        # bound, because schedulers ask for its function; on the object, because Dynamo unwraps those of classes
+        self.step = types.MethodType(wrapped(type(self).step, steps.optimizer), self)
+
+    torch.compile, torch.optim.Optimizer.__init__ = compile, made  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
+        log.keep_stages = False
+        log.listeners.remove(steps.compiles)
+        steps.seen.close()
+        steps.close()
+
+
+def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `around(fn, ...)` of every call of `fn` that Dynamo does not trace; what it traces is `fn` itself.
+
+    Args:
+        fn: The function, whose attributes the wrapper shares: Dynamo knows compiled functions by them.
+        around: Called in its place.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        return around(fn, *args, **kwargs)
+
+    hide_from_dynamo(call.__code__)  # type: ignore[attr-defined]
+    return call
+
+
+hide_from_dynamo(Steps.compiled.__code__, Steps.optimizer.__code__, Steps.named.__code__)
+# a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
+hide_from_dynamo(Steps._begin.__code__, Steps._end.__code__, Steps._give.__code__, calls=True)

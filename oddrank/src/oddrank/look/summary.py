@@ -1,0 +1,27 @@
+"""What `oddrank look` prints on the terminal: the same causes and verdict as on the page."""
+
+from __future__ import annotations
+
+from oddrank.look.causes import causes, shown
+from oddrank.look.library_breaks import folded
+from oddrank.look.look import Look
+
+__all__ = ["Told", "text"]
+
+
+class Told(Look):
+    """A look that describes itself, for a notebook."""
+
+    def text(self) -> str:
+        """Describe in plain text, as `text` does."""
+        return text(self)
+
+
+def text(looked: Look) -> str:
+    """Describe in plain text: the counts, the three causes to begin with, and whether ranks differ."""
+    lines = [f"{looked.name}: {looked.steps} {looked.unit}s recorded  [{looked.record.label}]", ""]
+    lines += [looked.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
+    first, verdict = shown(causes(looked), 3), looked.verdict()
+    lines += [*first, *map(str, folded(looked)), *(f"note: {note}" for note in looked.notes)]
+    said = any(verdict in line for line in first)  # that ranks differ is a cause
+    return "\n".join(lines if said else [*lines, verdict])

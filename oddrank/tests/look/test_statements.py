@@ -1,0 +1,331 @@
+"""What a look says of tables of ranks, where a false sentence is near: made by hand, read as from a run."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from oddrank.look import callables, rows, switches
+from oddrank.look.callables import Made
+from oddrank.look.causes import causes
+from oddrank.look.library_breaks import folded
+from oddrank.look.look import HELD, RECORDED, WHOLE, Look, together
+from oddrank.record import Compile, Mark, Range, Tables
+
+from labkit.report import Report
+
+GRAPH = """class GraphModule(torch.nn.Module):
+    def forward(self, L_x_: "f32[4, {0}][{0}, 1]cpu"):
+        y: "f32[4, {0}][{0}, 1]cpu" = L_x_.view(4, {0});  L_x_ = None
+        z: "f32[4, {0}][{0}, 1]cpu" = y * {1};  y = None
+        return (z,)
+"""
+LIBRARIES = "/opt/lib/python3.11/site-packages/"
+WRAPPER = (f"{LIBRARIES}torch/_dynamo/external_utils.py", 67, "inner")
+SENDS, RECEIVES = "c10d::send", "c10d::recv_"
+EMPTY = {"str": "", "bool": False, "int64": 0, "float64": 0.0, "object": None}
+
+
+@dataclass
+class Rank:
+    """What a rank wrote: what it compiled and ran, and the rows of the other tables."""
+
+    compiles: list[Compile] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+    held: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def report(self, rank: int, about: dict[str, Any]) -> Report:
+        """Its record; what was compiled in the steps is all that was compiled."""
+        told = Tables()
+        told.compiles += self.compiles
+        told.marks += self.marks
+        told.ranges += self.ranges
+        tables = rows.frames(told)
+        tables |= {f"all_{part}": tables[part] for part in WHOLE}
+        for name, types in HELD.items():
+            mine = [{n: EMPTY[kind] for n, kind in types.items()} | row for row in self.held.get(name, [])]
+            tables[name] = pd.DataFrame(mine, columns=list(types)).astype(types)
+        tables = {name: table.assign(rank=rank) for name, table in tables.items()}
+        steps = sum(one.kind == "forward" for one in self.ranges)
+        facts = {"rank": rank, "origin_ns": 0, "clock": "", "steps": 6, RECORDED: steps, **about}
+        return Report(f"rank-{rank}", "train.py", "gloo · cpu", tables, provenance=facts)
+
+
+def look(*ranks: Rank, **about: Any) -> Look:
+    """What a look makes of ranks."""
+    about["world_size"] = len(ranks)
+    return together([one.report(rank, about) for rank, one in enumerate(ranks)])
+
+
+def step(*ran: Range, name: str = "oddrank.step") -> list[Range]:
+    """The ranges of one recorded step."""
+    for i, one in enumerate(ran, 1):
+        one.start_us, one.end_us = 10.0 * i, 10.0 * i + 5
+    return [Range(0, 0, "forward", name, 0.0, 100.0), *ran]
+
+
+def region(compile_: str = "0/0") -> Range:
+    return Range(0, 0, "region", f"Torch-Compiled Region: {compile_}", 0.0, 0.0, compile=compile_)
+
+
+def message(name: str) -> Range:
+    return Range(0, 0, "collective", name, 0.0, 0.0)
+
+
+def ran(code: str, *ranges: Range, **held: list[dict[str, Any]]) -> Rank:
+    """A rank that runs one region with a graph."""
+    graph = Compile(0, "0/0", "train.py", 7, "Net.forward", outcome="graph", operators=2, digest=code, runs=1)
+    text = {"compile": "0/0", "name": "Net.forward", "code": code}
+    return Rank([graph], ranges=step(*(ranges or (region(),))), held={"texts": [text], **held})
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (GRAPH.format(16, 2), "graphs that differ in sizes only: 0/0 Net.forward"),
+        (
+            GRAPH.format(8, 3),
+            "ranks differ: the graph of 0/0 Net.forward: only numbers differ (2 and 3) between",
+        ),
+        (GRAPH.format(8, 2).replace("*", "+"), "ranks differ: in step 0, rank 0 and 1: region Net.forward"),
+    ],
+)
+def test_ranks_that_ran_graphs_of_other_sizes_or_numbers_took_the_same_branch(other, said):
+    looked = look(ran(GRAPH.format(8, 2)), ran(other))
+    assert said in looked.verdict()
+    (fix,) = [cause.fix for cause in causes(looked) if "ranks differ" in cause.said] or [""]
+    assert ("same branches" in fix) == ("region" in said) and ("rank's own" in fix) == ("numbers" in said)
+
+
+def test_ranks_that_compiled_nothing_before_they_failed_are_read():
+    assert look(Rank(), Rank()).steps == 0 and look(Rank(), Rank()).differing("dynamo") == []
+
+
+def test_the_splits_of_an_exchange_are_sizes():
+    code = (
+        'y: "f32[{0}, 8][8, 1]cpu" = torch.ops._c10d_functional.all_to_all_single(x, [{0}, 4], [{0}, 2], "0")'
+    )
+    looked = look(ran(code.format(40)), ran(code.format(24)))
+    assert looked.apart() == "" and looked.resized() == ["0/0 Net.forward"]
+
+
+@pytest.mark.parametrize(
+    ("orders", "staged"),
+    [
+        (
+            ([region(), message(SENDS), message(RECEIVES)], [message(RECEIVES), region(), message(SENDS)]),
+            True,
+        ),
+        (([region(), message(SENDS)], [message(RECEIVES), region()]), True),
+        (([region(), message(SENDS), message(RECEIVES)],) * 2, False),  # a ring: every rank does the same
+        (([region()], [region()]), False),
+    ],
+)
+def test_stages_are_known_by_the_order_of_their_messages(orders, staged):
+    first, second = (
+        ran(code, *order) for code, order in zip(("a = b.sin()", "a = b.cos()"), orders, strict=True)
+    )
+    looked = look(first, second)
+    assert looked.staged == staged and (looked.apart() == "") == staged
+    assert ("as the stages of a pipeline do" in looked.verdict()) == staged
+    same = look(*(ran("a = b.sin()", *order) for order in orders))
+    assert same.verdict().startswith("all ranks did the same")
+
+
+def test_what_stages_hold_together_is_compared():
+    held = {"kind": "parameters under DDP", "name": "0.weight", "ranks": "0,1", "shape": "(2,)"}
+    ranks = [
+        ran(code, *order, replicas=[held | {"fingerprint": code}])
+        for code, order in (("a", [region(), message(SENDS)]), ("b", [message(RECEIVES), region()]))
+    ]
+    assert "1 of 1 parameters under DDP differ: 0.weight" in look(*ranks).verdict()
+
+
+def shared(places: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"place": at, "name": "Linear.forward", "calls": 6, "shared": True, "inside": True} for at in places
+    ]
+
+
+def again(reason: str, at: tuple[str, int, str], number: int = 1, **more: Any) -> Compile:
+    """A compile for which this guard had failed."""
+    id_ = f"{at[2]}/{number}"
+    said = {"outcome": "graph", "operators": 1, "why": reason, "reasons": (reason,), "seconds": 2.0}
+    return Compile(0, id_, *at, **said | more)
+
+
+def wrapped(*reasons: str, **held: list[dict[str, Any]]) -> Rank:
+    """A rank that compiled torch's own function around modules again for these guards."""
+    rank = ran("a", **held)
+    rank.compiles += [again(reason, WRAPPER, number) for number, reason in enumerate(reasons, 1)]
+    return rank
+
+
+def test_modules_of_torch_that_share_a_function_are_compiled_once_each():
+    sizes = "tensor 'fn._parameters['bias']' size mismatch at index 0. expected 5, actual 2"
+    (cause,) = causes(look(wrapped(sizes, asked=shared(["train.py:15", "train.py:16"]))))
+    assert "Linear.forward at train.py:15, Linear.forward at train.py:16 were compiled 2 times" in cause.said
+    assert "once for each object" in cause.why and "mark_dynamic" not in cause.fix and not cause.library
+    batch = "tensor 'args[0]' size mismatch at index 0. expected 16, actual 24"
+    for places, guards in (
+        (["train.py:15"], [batch]),
+        (["train.py:15", "train.py:16"], [sizes, batch, batch]),
+    ):
+        (cause,) = causes(look(wrapped(*guards, asked=shared(places))))
+        assert cause.place == "train.py:15" and "mark_dynamic" in cause.fix
+        assert "dimension 0 of `args[0]` changes (16 -> 24)" in cause.why
+
+
+@pytest.mark.parametrize(
+    ("reason", "explanation", "fix"),
+    [
+        ("Unsupported Tensor.item() call", "Dynamo does not support tracing `Tensor.item()`.", "outside"),
+        (
+            "Data dependent operator",
+            "Operator `aten._local_scalar_dense.default` has a non-Tensor output",
+            "outside",
+        ),
+        ("Data-dependent branching", "Detected data-dependent branching", "torch.cond"),
+    ],
+)
+def test_a_value_and_the_code_that_guards_on_it_are_one_cause(reason, explanation, fix):
+    at, resumed = ("train.py", 15, "Net.loss"), "Net.loss, resumed at train.py:15"
+    rank = ran("a")
+    rank.compiles.append(Compile(0, "1/0", "train.py", 9, "Net.loss", outcome="graph", broke=True, runs=1))
+    rank.marks.append(Mark(0, "1/0", *at, "break", name=reason, text=explanation))
+    for number, guard in enumerate(("___stack0 == 0.9921", "___stack0[1] == 40"), 1):
+        rank.compiles.append(again(guard, ("train.py", 9, "Net.loss"), number, resume=15))
+    (cause,) = causes(look(rank))
+    assert cause.said.startswith(f"graph break: {reason}; {resumed} was compiled 3 times")
+    assert cause.place == "train.py:15 (Net.loss)"
+    assert "the value from the break changes (it was 0.9921)" in cause.why and "___stack" not in cause.why
+    assert "4.00 s of compiling" in cause.cost and "outside compiled code" in cause.cost and fix in cause.fix
+    # another guard is another cause
+    rank.compiles[-2].why = "tensor 'x' size mismatch at index 0. expected 16, actual 24"
+    assert len(causes(look(rank))) == 2
+
+
+def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
+    ddp = {
+        "name": "DistributedDataParallel.forward",
+        "place": "train.py:30",
+        "calls": 9,
+        "shared": True,
+        "ddp": True,
+    }
+    size = "tensor '{}' size mismatch at index 1. expected 8, actual 12"
+    outer = again(size.format("args[0]"), WRAPPER)
+    helper = again("GLOBAL_STATE changed: grad_mode", (contextlib.__file__, 299, "helper"))
+    own = again(size.format("tokens"), ("train.py", 9, "Net.forward"))
+    rank = Rank([outer, helper, own], held={"asked": [ddp]})
+    looked = look(rank)
+    assert [one.said for one in causes(looked)] == ["Net.forward was compiled 2 times"]
+    assert [str(one) for one in folded(looked)] == [
+        "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
+        " helper"
+    ]
+    # for a reason of its own it is a cause
+    own.why = "self.rate == 0.1"
+    assert len(causes(look(rank))) == 2
+
+
+def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
+    def fix(*reasons: str) -> str:
+        at = ("train.py", 9, "Net.forward")
+        compiles = [again(reason, at, number) for number, reason in enumerate(reasons, 1)]
+        (cause,) = causes(look(Rank(compiles)))
+        return cause.fix
+
+    size = "tensor 'x' size mismatch at index 1. expected 10, actual 16"
+    assert "mark_dynamic" in fix(size)
+    assert "once for each value" in fix(size, "mode == 'fake'") and "mark_dynamic" not in fix(
+        size, "mode == 'fake'"
+    )
+
+
+def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
+    guard = "tensor 'ids' size mismatch at index 1. expected 12, actual 1"
+    compiles = [again(guard, ("serve.py", 9, "Llama.forward"))]
+    (decoding,) = causes(look(Rank(compiles, ranges=step(region(), name="oddrank.forward"))))
+    (training,) = causes(look(Rank(compiles, ranges=step(region()))))
+    assert "a single token after a prompt" in decoding.fix and "drop" not in decoding.fix
+    assert training.fix.startswith("pad it, or drop that batch")
+
+
+def test_a_compile_without_a_graph_says_what_stood_before_it():
+    def why(ddp: bool, *marks: Mark) -> tuple[str, str]:
+        row = {"place": "train.py:7", "name": "Sequential.forward", "calls": 6, "ddp": ddp}
+        empty = Compile(0, "0/0", *WRAPPER, outcome="empty", broke=bool(marks))
+        (cause,) = causes(look(Rank([empty], list(marks), step(region()), {"asked": [row]})))
+        return cause.why, cause.fix
+
+    said, fix = why(True, Mark(0, "0/0", "train.py", 9, "step", "break", name="skipped"))
+    assert "broke before the first layer" in said and fix.endswith("DDP(torch.compile(module))")
+    said, fix = why(False)  # module.compile() of nn.Sequential: no break, and no graph
+    assert "broke" not in said and "before fully_shard" in fix and "your own" in fix
+
+
+def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
+    model, decoder = ((f"{LIBRARIES}lib/model.py", line, name) for line, name in (
+        (44, "Model.forward"), (80, "Decoder.forward")))  # fmt: skip
+    hook = (f"{LIBRARIES}torch/distributed/fsdp/_fully_shard/_fsdp_common.py", 30, "wrapper")
+    stack = (("train.py", 9, "main"), model, decoder, hook)
+    rank = Rank()
+    for depth, (frame, outcome) in enumerate(((model, "graph"), (decoder, "gave-up"), (hook, "gave-up")), 1):
+        broke = {"outcome": outcome, "broke": outcome == "graph", "chain": stack[:depth]}
+        rank.compiles.append(Compile(0, f"{depth}/0", *frame, **broke))
+        kind = "break" if outcome == "graph" else "gave-up"
+        deeper = stack[depth + 1 :]
+        rank.marks.append(Mark(0, f"{depth}/0", *frame, kind, name="skipped", chain=deeper, report="skipped"))
+    (one,) = folded(look(rank))
+    assert str(one).endswith(
+        "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
+    )
+
+
+class Adapter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.body(x)
+
+    def features(self, x):
+        return self.body(x)
+
+
+def test_a_method_is_named_as_itself_and_a_module_by_its_forward():
+    model, layer = Adapter(), torch.nn.Linear(2, 2)
+    given: dict[str, Any] = {
+        "Adapter.forward": model,
+        "Adapter.features": model.features,
+        "Linear.forward": layer,
+        "relu": torch.nn.functional.relu,
+    }
+    assert {name: Made.of(one, {}).name for name, one in given.items()} == {name: name for name in given}
+    assert [Made.of(one, {}).shared for one in given.values()] == [False, False, True, True]
+    in_place: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda one, **_: in_place.append(one))
+        model.compile()
+        layer.compile()
+    assert [Made.of(one, {}).name for one in in_place] == ["Adapter.forward", "Linear.forward"]
+    assert not Made.of(in_place[1], {}).shared, "torch compiles its call, not a function around it"
+
+
+def test_a_method_that_is_called_does_not_hide_a_part_that_is_not():
+    model = Adapter()
+    features, part = Made.of(model.features, {}), Made.of(model.body, {})
+    features.calls = 6
+    rank = ran("a", asked=callables.asked([features, part]).to_dict("records"))
+    assert list(switches.idle(look(rank))["name"]) == ["Linear.forward"]
+    whole = Made.of(model, {})
+    whole.calls = 6
+    rank.held["asked"] = callables.asked([whole, part]).to_dict("records")
+    assert switches.idle(look(rank)).empty, "the graph of the whole model has it"

@@ -1,0 +1,136 @@
+"""`oddrank look` on scripts that end in a compile: a rank is killed in one, or one fails before any recorded step."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from oddrank.look import breaks, compile_start, journal
+from oddrank.record import Compile, install
+from oddrank.record.compiles import Try
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FAILED = 3
+
+
+def look(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    """Exit status, what was printed, and the text of the page."""
+    command = [
+        sys.executable,
+        *launcher,
+        "-m",
+        "oddrank",
+        "look",
+        "--out",
+        "page",
+        str(SCRIPTS / script),
+        *words,
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900)
+    page = (folder / "page" / "index.html").read_text(encoding="utf-8")
+    return ran.returncode, ran.stdout + ran.stderr, html.unescape(re.sub("<[^>]+>", " ", page))
+
+
+@pytest.mark.slow
+@pytest.mark.guard
+@pytest.mark.parametrize("launcher", [(), pytest.param(tuple(TORCHRUN), marks=pytest.mark.full)])
+def test_a_rank_that_is_killed_in_a_compile_has_said_so(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    status, said, page = look(tmp_path, "late_size.py", str(tmp_path / "compiling"), launcher=launcher)
+    sentence = "rank 1 was compiling Net.forward again: dimension 0 of `x` changes (16 -> 24) (late_size.py:"
+    assert status == (1 if launcher else FAILED) and sentence in said and sentence in page, said
+    assert "ranks differ: recompiles: 0 on rank 0, 1 on rank 1" in said
+    if not launcher:
+        assert "rank 1 was compiling here:" in said
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_before_its_first_step_gets_a_page_of_what_was_compiled(tmp_path: Path) -> None:
+    status, said, page = look(tmp_path, "no_kernel.py")
+    for rank, rows in ((0, 16), (1, 17)):
+        guard = rf"dimension 0 of `x` changes \(8 -> {rows}\)"
+        failed = rf"rank {rank} failed while compiling Block.forward again: .*{guard} \(no_kernel.py:"
+        assert status == FAILED and re.search(failed, said) and re.search(failed, page), said
+    # the error once, and what is other on rank 1
+    assert said.count("raised BackendCompilerFailed") == 1
+    assert "NoKernel: no kernel for 16 rows" in said and "on rank 1: NoKernel: no kernel for 17 rows" in said
+    for shown in (
+        "then a graph break",
+        "failed: BackendCompilerFailed",
+        "torch._dynamo.graph_break()",
+        "TENSOR_MATCH",
+    ):
+        assert shown in page
+
+
+def made(outcome: str = "unfinished", failure: tuple[str, str, str, int] = ("", "", "", 0), **row) -> Try:
+    """A compile of `step` for a failed guard, as it is read from a journal."""
+    again = Compile(
+        0, "1/1", "train.py", 7, "step", outcome=outcome, reasons=("x == 3",), why="x == 3", **row
+    )
+    said = {"row": again, "begun": True, "finished": outcome != "unfinished", "failure": failure}
+    return Try("1/1", 0, **said, has_code=outcome == "graph")
+
+
+def through_a_file(compile_: Try) -> Try:
+    return compile_start.of_facts(json.loads(json.dumps(compile_start.facts(compile_))))
+
+
+def test_the_line_of_a_break_is_kept_of_a_deep_stack(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("\n" * 6 + "def step(x):\n    return x.item()\n")
+    outer = "".join(
+        f'  File "/home/ada/launch_{i}.py", line {i}, in start\n    start()\n' for i in range(100)
+    )
+    report = f"Graph break: Data dependent operator\n\nUser code traceback:\n{outer}"
+    report += f'  File "{script}", line 8, in step\n    return x.item()\n'
+    broke = made("graph", broke=True)
+    broke.row.file, broke.break_text = str(script), report
+    kept = through_a_file(broke)
+    assert len(kept.break_text) < len(report) / 2
+    (why,) = breaks.breaks_of(compile_start.tables([kept], 0))
+    assert why.place == "train.py:8 (step)" and why.reason == "Graph break: Data dependent operator"
+
+
+def test_a_journal_is_read_without_its_torn_last_line(tmp_path: Path) -> None:
+    listeners = install().compiles.listeners
+    before = list(listeners)
+    try:
+        journal.keep(tmp_path, 1)
+        listeners[-1](made())
+    finally:
+        listeners[:] = before
+    path = tmp_path / "compiles-1.jsonl"
+    open_ = journal.read(tmp_path)
+    assert journal.ended(open_, "") == [
+        "rank 1 was compiling step again: `x` changes (it was 3) (train.py:7)"
+    ]
+    over = json.dumps(compile_start.facts(made("graph", operators=2)))
+    for torn in (
+        over[:-9],
+        "[1]",
+        '{"row": 1}',
+        "\x00",
+        over.replace('["x == 3"]', "4"),
+        over.replace('"line": 7', '"line": "7"'),
+        over.replace('"chain": []', '"chain": [["train.py"]]'),
+    ):
+        path.write_text(f"{json.dumps(compile_start.facts(made()))}\n{torn}\n")
+        assert journal.read(tmp_path) == open_
+    path.write_text(over)
+    assert journal.ended(journal.read(tmp_path), "") == []
+    (again,) = breaks.again_of(compile_start.tables(journal.read(tmp_path)[1], 1))
+    assert (again.rank, again.reason, again.place) == (1, "x == 3", "train.py:7 (step)")
+
+
+def test_a_failed_compile_is_named_only_where_the_run_failed_by_its_error() -> None:
+    failed = made("error", ("BackendCompilerFailed", "no kernel", "train.py", 9))
+    said = "rank 0 failed while compiling step again: `x` changes (it was 3) (train.py:7), at train.py:9"
+    assert journal.ended({0: [failed]}, "rank 0 raised BackendCompilerFailed: no kernel") == [said]
+    assert journal.ended({0: [failed]}, "rank 0 raised KeyError: 'x'") == []  # the error was suppressed
+    assert through_a_file(failed) == failed
