@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,16 @@ def _versions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tolerance", type=_number(float, 0, 1e9), metavar="T", help=what)
 
 
+def _needs(*packages: str) -> None:
+    """Refuse to begin where a package is not installed."""
+    if lacks := [name for name in packages if find_spec(name) is None]:
+        how = "install it as your job does" if "torch" in lacks else "pip install 'oddrank[look]' brings it"
+        are = "are" if len(lacks) > 1 else "is"
+        raise ValueError(f"{' and '.join(lacks)} {are} not installed here: {how}")
+
+
 def _look(given: argparse.Namespace) -> int:
+    _needs("torch", "pandas")
     if given.torch and given.perturb:
         raise ValueError("--torch compares versions, --perturb compares ranks: give one of them")
     if given.allow and not (given.torch or given.perturb):
@@ -181,6 +191,7 @@ def _look(given: argparse.Namespace) -> int:
 
 
 def _report(given: argparse.Namespace) -> int:
+    _needs("pandas")
     from oddrank.look import report_page
 
     print(f"page: {report_page.write(given.folder)}")
