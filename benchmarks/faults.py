@@ -174,7 +174,7 @@ def ends() -> Iterator[dict[str, Any]]:
             kernel.run(SETUP.format(stall=STALL_S))
             kernel.run(
                 "from labkit.ranks import spawn\n"
-                "print(*(row['pid'] for row in groups[4].status()), spawn.shared().process.pid, flush=True)"
+                "print(*groups[4].run(os.getpid).values(), spawn.shared().process.pid, flush=True)"
             )
             pids = list(map(int, kernel.said.split()))
             kernel.start("groups[4].run(time.sleep, 600)")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -185,11 +186,11 @@ def fail_once() -> None:
     all_reduce()
 
 
-def fresh(**options: Any) -> Callable[[], None]:
+def fresh() -> Callable[[], None]:
     """Two new ranks, up to a finished all_reduce, and their end."""
 
     def once() -> None:
-        with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True, **options) as ranks:
+        with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
             ranks.run(all_reduce)
 
     return once
@@ -286,28 +287,29 @@ def warm_calls(rounds: int) -> tuple[Times, list[str], Times | None]:
 
 
 def _free_port() -> int:
-    from labkit.ranks import wire
-
-    with wire.listening_socket() as sock:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
         return sock.getsockname()[1]
 
 
 def idle_and_memory(seconds: float = 5.0) -> pd.DataFrame:
     """What an idle group of two costs: processor time, and each process' own memory."""
-    from labkit.ranks.status import own_memory
-
     with labkit.Ranks(2, device="cpu", backend="gloo", quiet=True) as ranks:
         ranks.run(all_reduce)
-        processes = {f"rank {row['rank']}": row["pid"] for row in ranks.status()}
+        processes = {f"rank {rank}": pid for rank, pid in ranks.run(os.getpid).items()}
         processes["zygote"] = spawn.shared().process.pid
         time.sleep(0.5)
         before = {name: _processor_s(pid) for name, pid in processes.items()}
         time.sleep(seconds)
         rows = [
-            (name, own_memory(pid), seconds, _processor_s(pid) - before[name])
+            (name, _own_memory_mb(pid), seconds, _processor_s(pid) - before[name])
             for name, pid in processes.items()
         ]
     return pd.DataFrame(rows, columns=["process", "own_memory_mb", "idle_s", "processor_s"])
+
+
+def _own_memory_mb(pid: int) -> float:
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024 / 1e6
 
 
 def _processor_s(pid: int) -> float:
@@ -324,8 +326,7 @@ def measure(starts: int, rounds: int, only: str = "") -> labkit.Report:
         return _report(kinds, to_import(first), {}, [], starts=len(first[first.variants[0]]))
     fresh()()  # the zygote is up
     began = interleave({"labkit, zygote up": fresh()}, rounds=starts)
-    slowly = {"torchrun": torchrun, "labkit, start='fresh'": fresh(start="fresh")}
-    slow = interleave(slowly, rounds=max(3, starts // 6), warmup=0)
+    slow = interleave({"torchrun": torchrun}, rounds=max(3, starts // 6), warmup=0)
     warm, notes, parallel = warm_calls(rounds)
     kinds += [
         *(("two ranks started", times) for times in (began, slow, parallel) if times is not None),

@@ -36,7 +36,6 @@ class Call:
         limit: Seconds that it may take; None for no limit.
         patience: Seconds that it may stall; None for no limit.
         progress: Shows how a long call stands.
-        grace: Seconds that the other ranks have to end by themselves after the first failure.
         stop: Set by another thread to end the call, as an interrupt would.
     """
 
@@ -46,7 +45,6 @@ class Call:
     limit: float | None
     patience: float | None
     progress: Progress
-    grace: float = GRACE_S
     stop: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.perf_counter)
 
@@ -84,7 +82,7 @@ class Call:
         try:
             how = self._watch()
             if how == "failed":
-                self._pump(self._done, self.grace)
+                self._pump(self._done, GRACE_S)
             return how
         finally:
             self.progress.end(how, self.seconds)

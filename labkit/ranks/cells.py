@@ -120,19 +120,3 @@ def _travelling(value: Any) -> Any:
     except Exception:
         render = getattr(value, "_repr_html_", None)
         return Shown(repr(value), render() if callable(render) else None)
-
-
-def push(values: dict[str, Any]) -> None:
-    """Define names in the `%%ranks` namespace; called in a rank."""
-    namespace.update(values)
-
-
-def pull(name: str) -> Any:
-    """Return the value of a name in the `%%ranks` namespace; called in a rank.
-
-    Raises:
-        NameError: If it is not defined.
-    """
-    if name not in namespace:
-        raise NameError(f"name {name!r} is not defined in the %%ranks namespace")
-    return namespace[name]

@@ -60,31 +60,6 @@ def check(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
     return dict(env or {})
 
 
-def check_ranks(
-    rank_env: Mapping[int, Mapping[str, str | None]] | None, world_size: int
-) -> dict[int, dict[str, str | None]]:
-    """Check the variables that a caller has given for single ranks.
-
-    Args:
-        rank_env: The variables of each rank, by its number.
-        world_size: Number of ranks.
-
-    Raises:
-        ValueError: If it is no mapping of ranks to such mappings as `check` takes.
-
-    >>> check_ranks({2: {"A": "1"}}, world_size=2)
-    Traceback (most recent call last):
-        ...
-    ValueError: rank_env: no rank 2 here: ranks are 0 to 1
-    """
-    if rank_env is not None and not isinstance(rank_env, Mapping):
-        raise ValueError(f"rank_env is a mapping of ranks to their variables, got {type(rank_env).__name__}")
-    for rank in rank_env or {}:
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:
-            raise ValueError(f"rank_env: no rank {rank!r} here: ranks are 0 to {world_size - 1}")
-    return {rank: check(mine) for rank, mine in (rank_env or {}).items()}
-
-
 def complete(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with what every rank needs; our packages may be on `sys.path` only, as in a first cell."""
     paths = environ.get("PYTHONPATH", "").split(os.pathsep)

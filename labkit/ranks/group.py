@@ -17,18 +17,17 @@ from oddrank.run_label import run_label
 
 from labkit import hardware
 from labkit.pace import patience
-from labkit.ranks import cells, environment
-from labkit.ranks.call import GRACE_S, Call
-from labkit.ranks.pool import Member, Pool, make_starter, start_method, why_slow
+from labkit.ranks import environment, spawn
+from labkit.ranks.call import Call
+from labkit.ranks.environment import complete, merged
+from labkit.ranks.pool import Member, Pool
 from labkit.ranks.process import StartError
 from labkit.ranks.progress import Progress
 from labkit.ranks.signals import no_interrupt
-from labkit.ranks.status import Status, status_of
 from labkit.ranks.transfer import pack_call
 from labkit.report import PerRank
 from labkit.torch_compat import check_version
 
-HOOKS = ("oddrank.record.process:install",)  # run in every rank as it starts
 ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
 TIMEOUT_S = 300.0  # of a call, on a quiet machine
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
@@ -68,17 +67,9 @@ class Ranks:
             source lines). Ranks that diverge then raise instead of computing something wrong. It works on gloo and
             shm.
         threads: Intra-op threads of each rank.
-        port: The port of the rendezvous store; 0 for any free one.
         env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
             that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
             the next ranks with the same variables start fast.
-        rank_env: Variables of single ranks, by rank, on top of `env`: what differs between hosts. Where a process reads
-            one as it starts (PYTHONHASHSEED, OMP_NUM_THREADS), every rank is a fresh interpreter. OMP_NUM_THREADS here
-            replaces `threads`.
-        logs: A folder for what torch logs in each rank: `rank-N.log` gets what TORCH_LOGS asks for, which is printed
-            as well, and a file that tlparse reads gets the structured trace (TORCH_TRACE).
-        start: 'zygote' forks every rank from one process that has imported torch. 'fresh' starts an interpreter for
-            each rank, the only way outside Linux. 'auto' forks where it can.
         live: Whether a call of more than 2 s shows below its cell where each rank is.
         quiet: Whether to print nothing at the start.
 
@@ -104,11 +95,7 @@ class Ranks:
         collective_timeout: float = 120.0,
         verify: bool = False,
         threads: int = 1,
-        port: int = 0,
         env: Mapping[str, str | None] | None = None,
-        rank_env: Mapping[int, Mapping[str, str | None]] | None = None,
-        logs: str | os.PathLike[str] | None = None,
-        start: str = "auto",
         live: bool = True,
         quiet: bool = False,
     ):
@@ -116,10 +103,10 @@ class Ranks:
         choice = hardware.choose(world_size, device, backend)
         check_version(hardware.torch_version())
         self.env = environment.check(env)
-        self.rank_env = environment.check_ranks(rank_env, world_size)
-        if any(hardware.VISIBLE in given for given in (self.env, *self.rank_env.values())):
+        if hardware.VISIBLE in self.env:
             raise ValueError(f"set {hardware.VISIBLE} in os.environ, not in env: device and backend go by it")
-        start = start_method(start)
+        if sys.platform != "linux":
+            raise ValueError(f"Ranks needs Linux (WSL2 included), and this is {sys.platform}")
         if timeout != "auto":
             _positive("timeout", timeout, none=True)
         _positive("stall", stall, none=True)
@@ -134,9 +121,7 @@ class Ranks:
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
         self.label = run_label(self.backend, self.device, world_size, gpus)
         self.timeout, self.collective_timeout = timeout, collective_timeout
-        self.threads, self.port = threads, port
-        self.stall, self.verify, self.start = stall, verify, start
-        self._logs = logs and os.path.abspath(logs)
+        self.threads, self.stall, self.verify = threads, stall, verify
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
         # none on the CPU, where compiling would use one; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else hardware.visible()
@@ -150,8 +135,6 @@ class Ranks:
         _current = weakref.ref(self)
         if not quiet:
             print(f"{self.describe()}, up in {time.perf_counter() - started:.2f} s")
-            if why := why_slow(start):
-                print(why)
 
     def describe(self) -> str:
         """Return one line: how many ranks, on what, and why that was chosen."""
@@ -183,7 +166,6 @@ class Ranks:
         timeout: float | None | str = "default",
         stall: float | None | str = "default",
         ranks: int | Iterable[int] | None = None,
-        grace: float = GRACE_S,
         **kwargs: Any,
     ) -> PerRank:
         """Call `fn(*args, **kwargs)` on the ranks and return the values by rank.
@@ -197,7 +179,6 @@ class Ranks:
             timeout: Seconds that the call may take; None for no limit; by default that of the ranks.
             stall: Seconds that the call may stall; None for no limit; by default that of the ranks.
             ranks: The rank or ranks that run it; None for all.
-            grace: Seconds that the other ranks have to end by themselves after the first failure.
             **kwargs: Its keyword arguments.
 
         Raises:
@@ -210,7 +191,7 @@ class Ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
         PerRank(rank 1: 42)
         """
-        return self._call(("call", *pack_call(fn, args, kwargs)), timeout, ranks, stall, grace)
+        return self._call(("call", *pack_call(fn, args, kwargs)), timeout, ranks, stall)
 
     def run_cell(
         self,
@@ -239,18 +220,6 @@ class Ranks:
         """
         return self._call(("cell", source, filename, first_line), timeout, ranks, stall)
 
-    def push(self, **values: Any) -> None:
-        """Define names in the `%%ranks` namespace of every rank."""
-        self.run(cells.push, values)
-
-    def pull(self, name: str) -> PerRank:
-        """Fetch the value of a name in the `%%ranks` namespace of every rank.
-
-        Raises:
-            RankError: If a rank has no such name, or its value cannot travel.
-        """
-        return self.run(cells.pull, name)
-
     def interrupt(self) -> bool:
         """End the call that runs in another thread, as the stop button ends one in a cell. Any thread may call this.
 
@@ -278,25 +247,6 @@ class Ranks:
         if stop is not None:
             stop.set()
         return stop is not None
-
-    def status(self) -> Status:
-        """Return each rank's pid, state, memory, device and backend, and the calls and restarts of the group so far.
-
-        Returns:
-            A sequence of dicts, one for each rank, that shows itself as a table; `.frame()` is a DataFrame.
-
-        >>> with Ranks(2, device="cpu", quiet=True) as ranks:
-        ...     ranks.status()[1]["state"]
-        'idle'
-        """
-        if self._busy.acquire(blocking=False):  # else the thread that runs the call serves the pool
-            try:
-                if not self._closed:
-                    self._pool.serve(0)
-            finally:
-                self._busy.release()
-        shared = {name: getattr(self, name) for name in ("device", "backend", "calls", "restarts")}
-        return status_of(self._pool.members, self._busy.locked(), self.describe(), **shared)
 
     def restart(self) -> None:
         """Replace every rank by a new process."""
@@ -327,16 +277,15 @@ class Ranks:
             "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "verify": self.verify,
-            "logs": self._logs,
             "path": list(sys.path),
             "cwd": os.getcwd(),
-            "hooks": HOOKS,
-            "rank_env": self.rank_env,
         }
-        env = {**self._sees, **self.env}
-        with self._progress.of_start(why_slow(self.start) or ZYGOTE_IMPORTS) as waiting:
-            starter, config["env"] = make_starter(self.start, self._environ, env, waiting, self.rank_env)
-            return Pool(self.world_size, config, self.port, starter, waiting)
+        wanted = complete(merged(self._environ, self._sees, self.env))
+        with self._progress.of_start(ZYGOTE_IMPORTS) as waiting:
+            zygote = spawn.shared(wanted, waiting)
+            zygote.wait_ready(waiting)
+            config["env"] = zygote.started.overlay(wanted)
+            return Pool(self.world_size, config, zygote, waiting)
 
     def _replace(self) -> float:
         started = time.perf_counter()
@@ -371,9 +320,7 @@ class Ranks:
         timeout: float | None | str,
         ranks: int | Iterable[int] | None,
         stall: float | None | str = "default",
-        grace: float = GRACE_S,
     ) -> PerRank:
-        _positive("grace", grace)
         timeout = self.timeout if timeout == "default" else timeout
         limit = patience(TIMEOUT_S) if timeout == "auto" else _positive("timeout", timeout, none=True)
         longest = self.stall if stall == "default" else _positive("stall", stall, none=True)
@@ -390,7 +337,7 @@ class Ranks:
                     members = self._chosen(ranks)
                 self.calls += 1
                 self._number += 1
-                call = Call(self._pool, members, self._number, limit, longest, self._progress, grace, stop)
+                call = Call(self._pool, members, self._number, limit, longest, self._progress, stop)
                 try:
                     call.send(request)
                     how = call.watch()

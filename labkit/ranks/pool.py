@@ -6,85 +6,24 @@ import math
 import os
 import select
 import signal
-import sys
+import socket
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oddrank.live.failure import Outcome, RankError, crash_frames
 from oddrank.live.introspect import Activity, Snapshot
 
-from labkit.ranks import fresh, spawn, wire
-from labkit.ranks.environment import complete, merged
+from labkit.ranks import wire
 from labkit.ranks.output import Printer
-from labkit.ranks.process import STILL_S, Effort, Process, Starter, now
+from labkit.ranks.process import STILL_S, Effort, Process, now
 from labkit.ranks.signals import no_interrupt
+from labkit.ranks.spawn import ANSWER_S, Spawner
 from labkit.ranks.wire import Packed
 
 TICK_S = 0.5
 STOPPED = "stopped by a signal; SIGCONT lets it go on"
 SILENT = "in native code that holds Python's lock (GIL), and could not say where"
-
-
-def start_method(start: str) -> str:
-    """Return how ranks are started here: 'zygote' or 'fresh'.
-
-    Args:
-        start: 'zygote', 'fresh', or 'auto' for the first that works here.
-
-    Raises:
-        ValueError: If this system does not have that way.
-
-    >>> start_method("fresh")
-    'fresh'
-    """
-    if sys.platform == "win32":
-        raise ValueError("Ranks needs Linux or macOS: on Windows, work in WSL2, which is Linux")
-    if start not in ("auto", "zygote", "fresh"):
-        raise ValueError(f"start must be 'auto', 'zygote' or 'fresh', got {start!r}")
-    if start == "zygote" and sys.platform != "linux":
-        raise ValueError(f"start='zygote' needs Linux (WSL2 included), and this is {sys.platform}")
-    return ("zygote" if sys.platform == "linux" else "fresh") if start == "auto" else start
-
-
-def make_starter(
-    how: str,
-    environ: Mapping[str, str],
-    env: Mapping[str, str | None],
-    waiting: Callable[[float], object] = lambda seconds: None,
-    rank_env: Mapping[int, Mapping[str, str | None]] | None = None,
-) -> tuple[Starter, dict[str, str | None]]:
-    """Make what starts ranks, and wait until it can.
-
-    Args:
-        how: 'zygote' or 'fresh'.
-        environ: The environment of the ranks.
-        env: Variables on top of it; None means not set.
-        waiting: Is called with the seconds so far, again and again, while a zygote imports.
-        rank_env: Variables of single ranks, on top of these. Where one is read before a fork could set it, every rank
-            is a fresh interpreter.
-
-    Returns:
-        The starter, and the variables that each rank has to set or, where None, to unset.
-    """
-    wanted = complete(merged(environ, env))
-    own = {rank: merged(environ, env, mine) for rank, mine in (rank_env or {}).items()}
-    if how == "zygote":
-        local = spawn.shared(wanted, waiting)
-        local.wait_ready(waiting)
-        if not any(local.started.late(complete(mine)) for mine in own.values()):
-            return local, local.started.overlay(wanted)
-    interpreters = fresh.Interpreters(wanted, own)
-    return interpreters, interpreters.started.overlay(wanted)
-
-
-def why_slow(how: str) -> str:
-    """Say why starting ranks takes seconds here, '' if it does not."""
-    if how != "fresh":
-        return ""
-    linux = sys.platform == "linux"
-    reason = "start='fresh'" if linux else f"forking prepared ranks needs Linux, this is {sys.platform}"
-    return f"{reason}: {fresh.WHY}"
 
 
 class Member:
@@ -203,30 +142,28 @@ class Pool:
     Args:
         world_size: Number of ranks.
         config: What every rank is told as it starts; its rank and the port are added.
-        port: The port of the rendezvous store, 0 for any free one.
-        starter: Starts and ends the processes.
+        spawner: Starts and ends the processes.
         waiting: Is called with the seconds so far, again and again, until every rank has started.
 
     Raises:
         RankError: If a rank fails to start.
-        ValueError: If the port cannot be used.
     """
 
     def __init__(
         self,
         world_size: int,
         config: dict[str, Any],
-        port: int,
-        starter: Starter,
+        spawner: Spawner,
         waiting: Callable[[float], object] = lambda seconds: None,
     ):
-        self.spawner = spawner = starter
-        listener = wire.listening_socket(port)
+        self.spawner = spawner
+        # bound here, so that no other process can take its port
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         processes: list[Process] = []
         try:
             for rank in range(world_size):
                 hosts_store = rank == 0 and config["backend"] != "fake"
-                processes.append(spawner.fork(listener if hosts_store else None, rank))
+                processes.append(spawner.fork(listener if hosts_store else None))
         except BaseException:
             spawner.kill(processes)
             raise
@@ -242,7 +179,6 @@ class Pool:
         try:
             for member in self.members:
                 message = {**config, "rank": member.rank, "world_size": world_size, "port": port}
-                message["env"] = {**config["env"], **config["rank_env"].get(member.rank, {})}
                 self.post(member, wire.frame(message))
             failed = lambda: any(m.outcome and m.outcome.kind != "ok" for m in self.members)  # noqa: E731
             answered = lambda: failed() or all(m.outcome for m in self.members)  # noqa: E731
@@ -299,7 +235,7 @@ class Pool:
         for member in members:
             setattr(member, name, None)
             member.process.control.post(wire.frame(question))
-        self.pump(lambda: all(getattr(m, name) is not None or m.dead for m in members), self.spawner.answer_s)
+        self.pump(lambda: all(getattr(m, name) is not None or m.dead for m in members), ANSWER_S)
 
     def interrupt(self, members: Sequence[Member]) -> None:
         """Raise KeyboardInterrupt in the Python code of ranks; one in a blocking collective does not notice."""
@@ -369,7 +305,7 @@ class Pool:
             )
 
 
-def _end(spawner: Starter, processes: list[Process], owner: int) -> None:
+def _end(spawner: Spawner, processes: list[Process], owner: int) -> None:
     if os.getpid() == owner:  # a fork of the kernel must not end the kernel's ranks
         with no_interrupt():
             spawner.kill(processes)

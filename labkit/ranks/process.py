@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from oddrank.live.failure import how_it_ended
 from oddrank.live.proc import IDLE, computed, stat
@@ -111,114 +108,6 @@ def _spent(pid: int) -> tuple[float, int]:
     except (OSError, IndexError):
         read = 0
     return computed(stat(pid)), read
-
-
-class Starter:
-    """Base class of the ways to start ranks: `Spawner` forks them, `Interpreters` starts anew.
-
-    Attributes:
-        answer_s: Seconds that a stuck rank has to say where it stands.
-        ended: The exit codes of ranks that have ended, by pid.
-        users: Number of groups of ranks that it serves.
-        gone: Whether it can start no rank any more.
-    """
-
-    answer_s = 10.0
-    tick_s = 0.2  # how often a wait asks again
-    reaps_s = 1.0  # within this time, the end of a rank is reported
-    ended: Any
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.ended = {}
-        self.users = 0
-        self.gone = False
-
-    def fileno(self) -> int:
-        """Return the file to poll for news of ranks, -1 if there is none any more."""
-        raise NotImplementedError
-
-    def receive(self) -> None:
-        """Read the news of ranks, without waiting."""
-        raise NotImplementedError
-
-    def fork(self, listener: socket.socket | None = None, rank: int = 0) -> Process:
-        """Start one rank.
-
-        Args:
-            listener: The listening socket of the rendezvous store, for the rank that serves it.
-            rank: Its number, where ranks have environments of their own.
-
-        Raises:
-            StartError: If it cannot be started.
-        """
-        raise NotImplementedError
-
-    def signal(self, pids: list[int], number: int, group: bool = False) -> None:
-        """Send a signal to ranks or, with `group`, to their process groups.
-
-        Args:
-            pids: The ranks.
-            number: The signal.
-            group: Whether what they have started gets it, too.
-        """
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Note that one group which it served has ended."""
-        self.users -= 1
-
-    def has_ended(self, pid: int) -> bool:
-        """Whether a rank has ended and was reaped."""
-        return pid in self.ended
-
-    def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks have ended; False if that takes longer than `limit` seconds.
-
-        Args:
-            pids: The ranks.
-            limit: Seconds to wait.
-        """
-        return self.wait(lambda: all(map(self.has_ended, pids)), limit)
-
-    def wait(
-        self, done: Callable[[], bool], limit: float, waiting: Callable[[float], object] | None = None
-    ) -> bool:
-        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the starter is gone.
-
-        Args:
-            done: Says whether to return.
-            limit: Seconds to wait.
-            waiting: Is called with the seconds so far, again and again.
-        """
-        began = now()
-        self.receive()
-        while not done():
-            left = began + limit - now()
-            if left <= 0 or self.gone:
-                return False
-            if waiting:
-                waiting(limit - left)
-            select.select([self], [], [], min(left, self.tick_s))
-            self.receive()
-        return True
-
-    def kill(self, processes: list[Process], limit: float = 10.0) -> None:
-        """Kill the process groups of ranks, wait until they are reaped, and close their files.
-
-        A process that a GPU's kernel holds takes seconds to end, and its memory is not free until then.
-
-        Args:
-            processes: The ranks.
-            limit: Seconds to wait.
-        """
-        if self.fileno() >= 0:  # else the zygote was closed first, as at exit: it takes its ranks along
-            pids = [p.pid for p in processes]
-            self.signal(pids, signal.SIGKILL, group=True)
-            self.wait_ended(pids, limit)
-        for process in processes:
-            process.code = self.ended.pop(process.pid, None)
-            process.close()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from labkit.ranks.process import (
     STILL_S,
     Effort,
     Process,
-    Starter,
     StartError,
     crash_file,
     now,
@@ -42,21 +42,29 @@ PRELOAD = (
     "oddrank.record.process",
 )
 KEPT = 2  # zygotes that serve no group and stay, the one used last first
+ANSWER_S = 2.0  # that a stuck rank has to say where it stands
+TICK_S = 0.5  # how often a wait asks again
+REAPS_S = 1.0
 LAST_WORDS = 1 << 16  # bytes of what a zygote has said that are looked at
 
 
-class Spawner(Starter):
+class Spawner:
     """A zygote and the ranks that it has forked; `shared()` gives the one to use.
 
     Args:
         environ: The environment that the zygote is started in.
+
+    Attributes:
+        ended: The exit codes of ranks that have ended, by pid.
+        users: Number of groups of ranks that it serves.
+        gone: Whether it can start no rank any more.
     """
 
-    answer_s = 2.0
-    tick_s = 0.5
-
     def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__()
+        self.owner = os.getpid()
+        self.ended: dict[int, int] = {}
+        self.users = 0
+        self.gone = False
         self.started = Started(environ)
         self._said = crash_file()  # a pipe that nobody reads would be full at some time
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,11 +82,15 @@ class Spawner(Starter):
         )
         theirs.close()
         self.sock = ours
-        self.ready, self.reaps_s = False, STILL_S  # it reports nothing during an import
+        self.ready, self.reaps_s = (
+            False,
+            STILL_S,
+        )  # within this, the end of a rank is reported: not during an import
         self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
     def fileno(self) -> int:
+        """Return the file to poll for news of ranks, -1 if there is none any more."""
         return -1 if self.gone else self.sock.fileno()
 
     def alive(self) -> bool:
@@ -94,7 +106,7 @@ class Spawner(Starter):
                 return
             said = json.loads(message)
             if "ready" in said:
-                self.ready, self.reaps_s = True, Starter.reaps_s
+                self.ready, self.reaps_s = True, REAPS_S
                 self.started.read, self.started.made = frozenset(said["read"]), said["made"]
             elif "forked" in said:
                 self._forked[said["forked"]] = said
@@ -135,7 +147,15 @@ class Spawner(Starter):
             return False
         return not self.started.late(environ)
 
-    def fork(self, listener: socket.socket | None = None, rank: int = 0) -> Process:
+    def fork(self, listener: socket.socket | None = None) -> Process:
+        """Start one rank.
+
+        Args:
+            listener: The listening socket of the rendezvous store, for the rank that serves it.
+
+        Raises:
+            StartError: If it cannot be started.
+        """
         self.wait_ready()
         with plumbing(listener) as (process, files):
             self._ticket += 1
@@ -152,9 +172,53 @@ class Spawner(Starter):
             return process
 
     def signal(self, pids: list[int], number: int, group: bool = False) -> None:
+        """Send a signal to ranks or, with `group`, to their process groups: what they have started gets it, too."""
         if pids and self.alive():
             with suppress(OSError):
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
+
+    def wait_ended(self, pids: list[int], limit: float) -> bool:
+        """Wait until ranks have ended; False if that takes longer than `limit` seconds.
+
+        Args:
+            pids: The ranks.
+            limit: Seconds to wait.
+        """
+        return self.wait(lambda: all(pid in self.ended for pid in pids), limit)
+
+    def wait(self, done: Callable[[], bool], limit: float) -> bool:
+        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the zygote is gone.
+
+        Args:
+            done: Says whether to return.
+            limit: Seconds to wait.
+        """
+        began = now()
+        self.receive()
+        while not done():
+            left = began + limit - now()
+            if left <= 0 or self.gone:
+                return False
+            select.select([self], [], [], min(left, TICK_S))
+            self.receive()
+        return True
+
+    def kill(self, processes: list[Process], limit: float = 10.0) -> None:
+        """Kill the process groups of ranks, wait until they are reaped, and close their files.
+
+        A process that a GPU's kernel holds takes seconds to end, and its memory is not free until then.
+
+        Args:
+            processes: The ranks.
+            limit: Seconds to wait.
+        """
+        if self.fileno() >= 0:  # else the zygote was closed first, as at exit: it takes its ranks along
+            pids = [p.pid for p in processes]
+            self.signal(pids, signal.SIGKILL, group=True)
+            self.wait_ended(pids, limit)
+        for process in processes:
+            process.code = self.ended.pop(process.pid, None)
+            process.close()
 
     def close(self) -> None:
         """End the zygote and every rank it forked."""
@@ -173,7 +237,7 @@ class Spawner(Starter):
 
     def release(self) -> None:
         """Note that one group has ended; the zygote stays while it is among the last that were used."""
-        super().release()
+        self.users -= 1
         _forget()
 
     def _last_words(self) -> str:

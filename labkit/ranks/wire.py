@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import io
 import mmap
-import os
 import pickle
 import socket
 import struct
@@ -281,19 +280,3 @@ class Channel(Inbox):
         """Close the socket; what is queued is dropped."""
         self.queued.clear()
         self.sock.close()
-
-
-def listening_socket(port: int = 0) -> socket.socket:
-    """Bind the listening socket of the rendezvous store here, so that no other process can take its port.
-
-    Args:
-        port: The port; 0 for any free one.
-
-    Raises:
-        ValueError: If the port cannot be used.
-    """
-    try:
-        return socket.create_server(("127.0.0.1", port), backlog=128)
-    except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise ValueError(f"port {port} cannot be used for the rendezvous store: {reason}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import importlib
 import os
 import random
 import signal
@@ -27,10 +26,11 @@ from oddrank.live import here as this_rank
 from oddrank.live.failure import Outcome, message_of
 from oddrank.live.here import Here
 from oddrank.live.stacks import bottom
+from oddrank.record import install
 
 from labkit import hardware
 from labkit.ranks import cells, transfer, wire
-from labkit.torch_compat import fake_store, gather_cuda_over_gloo, log_to
+from labkit.torch_compat import fake_store, gather_cuda_over_gloo
 
 bottom(__file__)
 failure.travel = (wire.dumps, wire.loads)
@@ -120,7 +120,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         MASTER_PORT=str(config["port"]),
     )
     # do not depend on how a machine's own name resolves
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # when a collective's time is over, end: not after a minute of writing files
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
@@ -132,8 +132,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     import torch
     import torch.distributed as dist
 
-    own = config["rank_env"].get(rank, {}).get("OMP_NUM_THREADS")
-    torch.set_num_threads(int(own) if own and own.isdecimal() else config["threads"])
+    torch.set_num_threads(config["threads"])
     device = "cpu"
     if config["device"] == "cuda":
         # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective
@@ -149,12 +148,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
         device = _State.device = f"cuda:{index}"
     backend = config["backend"]
     this_rank.declare(Here(rank, world_size, device, backend, config["label"]))
-    if config["logs"]:
-        os.makedirs(config["logs"], exist_ok=True)
-        log_to(os.path.join(config["logs"], f"rank-{rank}.log"), config["logs"])
-    for hook in config["hooks"]:
-        module, _, name = hook.partition(":")
-        getattr(importlib.import_module(module), name)()
+    install()
     introspect.prepare()
     limit = datetime.timedelta(seconds=config["collective_timeout"])
     if backend == "fake":

@@ -12,6 +12,7 @@ from oddrank.look import page
 from oddrank.look.look import together
 from oddrank.look.program import watch
 from oddrank.look.steps import Options
+from oddrank.torch_names import log_to
 
 import labkit
 from oddrank import tlparse
@@ -96,7 +97,9 @@ def explained(name: str) -> list[tuple[int, int]]:
 def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path):
     log, looked, printed, at = tmp_path / "logs" / "rank-0.log", {}, {}, 0
     asked = {"TORCH_LOGS": "graph_breaks,recompiles"}
-    with labkit.Ranks(1, device="cpu", quiet=True, env=asked, logs=log.parent) as one:
+    log.parent.mkdir()
+    with labkit.Ranks(1, device="cpu", quiet=True, env=asked) as one:
+        one.run(log_to, str(log), str(log.parent))
         for name in EXPECTED:
             program = (name, 6, tmp_path / f"{name}.json")
             looked[name] = together(list(one.run(watch, run, program, {}, Options(2, 4)).values()))

@@ -90,17 +90,6 @@ def test_nor_the_process_that_made_the_ranks(number):
     assert gone(started) == []
 
 
-@pytest.mark.slow
-def test_of_a_fresh_interpreter_what_stayed_in_its_process_group():
-    with labkit.Ranks(1, device="cpu", backend="fake", start="fresh", quiet=True) as ranks:
-        (started,) = ranks.run(family).values()
-        with pytest.raises(RankError, match="exit code 3"):
-            ranks.run(os._exit, 3)
-        assert gone(started[:1]) == []
-    for pid in started[1:]:
-        os.kill(pid, 9)
-
-
 def test_the_children_of_a_process_with_and_without_linux_list_of_them(monkeypatch):
     children = {subprocess.Popen(["sleep", "300"]).pid for _ in range(3)}
     time.sleep(0.05)

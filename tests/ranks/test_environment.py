@@ -10,7 +10,6 @@ import subprocess
 import time
 
 import pytest
-import torch
 from oddrank.record import record
 
 import labkit
@@ -172,39 +171,3 @@ def test_an_import_that_fails_is_told_with_its_cause(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="exit code 1, LookupError: cannot be imported"):
         starter.fork()
     starter.close()
-
-
-def own() -> tuple[str | None, str | None, int, int]:
-    return os.environ.get("MINE"), os.environ.get("ALL"), hash("labkit"), torch.get_num_threads()
-
-
-@pytest.mark.slow
-def test_one_rank_may_have_an_environment_of_its_own():
-    """What can be set late is set in a fork; what a process reads as it starts asks for another start."""
-    with labkit.Ranks(
-        2, device="cpu", env={"ALL": "x"}, rank_env={1: {"MINE": "y", "ALL": None}}, quiet=True
-    ) as ranks:
-        first, second = ranks.run(own).values()
-        assert first[:2] == (None, "x") and second[:2] == ("y", None)
-        assert first[2:] == second[2:], "forks of one process"
-    env = {0: {"PYTHONHASHSEED": "1"}, 1: {"PYTHONHASHSEED": "2", "OMP_NUM_THREADS": "2"}}
-    with labkit.Ranks(2, device="cpu", rank_env=env, quiet=True) as ranks:
-        first, second = ranks.run(own).values()
-        assert first[2] != second[2] and (first[3], second[3]) == (1, 2)
-        ranks.restart()
-        assert ranks.run(own)[1] == second, "a rank's successor has the same"
-
-
-@pytest.mark.parametrize(
-    ("rank_env", "said"),
-    [
-        ({2: {}}, "rank_env: no rank 2 here: ranks are 0 to 1"),
-        ({"0": {}}, "rank_env: no rank '0' here"),
-        ([{}], "rank_env is a mapping of ranks to their variables, got list"),
-        ({1: {"A": 3}}, "env: A is text without a NUL, or None for not set, got 3"),
-        ({1: {"CUDA_VISIBLE_DEVICES": "0"}}, "set CUDA_VISIBLE_DEVICES in os.environ"),
-    ],
-)
-def test_environments_of_single_ranks_that_cannot_be_are_refused(rank_env, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        labkit.Ranks(2, device="cpu", backend="fake", quiet=True, rank_env=rank_env)

@@ -16,7 +16,7 @@ import pytest
 from kernels import AT_ONCE_S, alive, gone, quiet_seconds
 
 import labkit
-from labkit.ranks import RankError, spawn
+from labkit.ranks import RankError, pool, spawn
 
 
 def all_reduce(value):
@@ -191,7 +191,7 @@ def test_timeout_says_where_every_rank_stood(ranks):
 
 @pytest.mark.slow
 def test_a_rank_that_sleeps_with_pythons_lock_is_part_of_a_stall(ranks, monkeypatch):
-    monkeypatch.setattr(spawn.Spawner, "answer_s", 0.5)  # none of them can answer
+    monkeypatch.setattr(pool, "ANSWER_S", 0.5)  # none of them can answer
 
     def deadlock():
         import torch.distributed as dist
@@ -253,15 +253,6 @@ def test_bad_requests_are_refused_before_anything_starts(kwargs, rule, monkeypat
     monkeypatch.setattr(spawn, "shared", lambda: pytest.fail("a process was about to be started"))
     with pytest.raises(ValueError, match=rule):
         labkit.Ranks(**{"quiet": True, **kwargs})
-
-
-def test_a_taken_port_is_named():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ValueError, match=f"port {port} cannot be used.*in use"):
-            labkit.Ranks(2, device="cpu", port=port, quiet=True)
 
 
 def test_an_unsupported_torch_is_refused(monkeypatch):
@@ -328,13 +319,6 @@ def test_here_is_known_inside_a_rank_only(ranks):
     assert ranks.run(lambda: here().rank) == labkit.PerRank([0, 1])
     with pytest.raises(RuntimeError, match="only inside a rank"):
         here()
-
-
-def test_push_and_pull(ranks):
-    ranks.push(width=16)
-    assert ranks.pull("width").same() == 16
-    with pytest.raises(RankError, match="'nothing' is not defined"):
-        ranks.pull("nothing")
 
 
 @pytest.mark.slow
