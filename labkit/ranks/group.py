@@ -126,7 +126,7 @@ class Ranks:
         # none on the CPU, where compiling would use one; a rank's successor has the same
         self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else hardware.visible()
         self._environ = dict(os.environ)
-        self.calls = self.restarts = self._number = 0
+        self.calls = self.restarts = 0
         self._busy = threading.Lock()
         self._stop: threading.Event | None = None  # of the call that runs
         self._closed = False
@@ -191,34 +191,7 @@ class Ranks:
         ...     ranks.run(lambda x: x * 2, 21, ranks=[1])
         PerRank(rank 1: 42)
         """
-        return self._call(("call", *pack_call(fn, args, kwargs)), timeout, ranks, stall)
-
-    def run_cell(
-        self,
-        source: str,
-        filename: str,
-        first_line: int = 1,
-        timeout: float | None | str = "default",
-        ranks: int | Iterable[int] | None = None,
-        stall: float | None | str = "default",
-    ) -> PerRank:
-        """Run source text in the namespace that `%%ranks` cells share.
-
-        Args:
-            source: The text.
-            filename: The name under which tracebacks show it.
-            first_line: The number of its first line there.
-            timeout: As for `run`.
-            ranks: As for `run`.
-            stall: As for `run`.
-
-        Returns:
-            The value of its last expression, by rank.
-
-        Raises:
-            RankError: As for `run`.
-        """
-        return self._call(("cell", source, filename, first_line), timeout, ranks, stall)
+        return self._call(("call", *pack_call(fn, args, kwargs)), ranks, timeout, stall)
 
     def interrupt(self) -> bool:
         """End the call that runs in another thread, as the stop button ends one in a cell. Any thread may call this.
@@ -317,8 +290,8 @@ class Ranks:
     def _call(
         self,
         request: tuple,
-        timeout: float | None | str,
         ranks: int | Iterable[int] | None,
+        timeout: float | None | str = "default",
         stall: float | None | str = "default",
     ) -> PerRank:
         timeout = self.timeout if timeout == "default" else timeout
@@ -336,8 +309,7 @@ class Ranks:
                     print(f"{', '.join(gone)} had ended since the last call: ranks replaced", file=sys.stderr)
                     members = self._chosen(ranks)
                 self.calls += 1
-                self._number += 1
-                call = Call(self._pool, members, self._number, limit, longest, self._progress, stop)
+                call = Call(self._pool, members, self.calls, limit, longest, self._progress, stop)
                 try:
                     call.send(request)
                     how = call.watch()

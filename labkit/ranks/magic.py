@@ -59,7 +59,7 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
     chosen, limits = parse(line)
     ranks = group.current() or _start_default()
     filename, first_line = _place()
-    found = ranks.run_cell(cell, filename, first_line, ranks=chosen, **limits)
+    found = ranks._call(("cell", cell, filename, first_line), chosen, **limits)
     return None if all(value is None for value in found.values()) else found
 
 
