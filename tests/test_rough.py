@@ -181,7 +181,7 @@ def test_what_cannot_be_saved_ends_the_run_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("labkit.report.write", no_space)
+    monkeypatch.setattr("oddrank.report.write", no_space)
     assert cli.main(["run", "04", "05", "--save", str(tmp_path)]) == 3
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.endswith(f"labkit: cannot save report 'demo_04' in {tmp_path}: No space left on device")
