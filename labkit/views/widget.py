@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from labkit.views.style import Figure
 
-__all__ = ["WIDGET", "InteractiveFigure"]
+__all__ = ["InteractiveFigure"]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
