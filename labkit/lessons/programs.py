@@ -12,7 +12,7 @@ from typing import Any
 from labkit import files, registry
 from oddrank import places
 
-__all__ = ["cells", "execute", "load", "program"]
+__all__ = ["cells", "execute", "load", "names_of", "program"]
 
 TAG = "program"
 
@@ -118,11 +118,11 @@ def execute(sources: Mapping[str, str], namespace: dict[str, Any]) -> None:
             exec(code, namespace)
         except Exception as error:
             raise ValueError(f"{label} of the program failed: {type(error).__name__}: {error}") from error
-        defined += _names_of(tree)
+        defined += names_of(tree)
     namespace["__program__"] = tuple(dict.fromkeys(defined))
 
 
-def _names_of(tree: ast.Module) -> Iterator[str]:
+def names_of(tree: ast.Module) -> Iterator[str]:
     """Names that the top level of a cell defines or assigns; imports are left out."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
