@@ -1,17 +1,15 @@
-"""What this machine has and lacks: hardware, ranks, torch, and the tests that need a GPU."""
+"""What this machine has and lacks: hardware, ranks, and torch."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 from oddrank.torch_names import wanted
 from oddrank.torch_names.wanted import PrivateName
 
-from labkit import files, hardware, torch_compat
+from labkit import hardware, torch_compat
 
-__all__ = ["examine", "features", "gpu_tests"]
+__all__ = ["examine", "features"]
 
 
 def examine() -> list[tuple[str, str]]:
@@ -44,10 +42,6 @@ def examine() -> list[tuple[str, str]]:
     for (function, does, versions, _), names in _by_function(lacking).items():
         what = f"{function} (torch {versions}): no {', '.join(map(str, names))}"
         rows.append(("lacking", f"{what}; lost: {does}"))
-    if tests := gpu_tests():
-        where = sorted({path for path, _ in tests})
-        there = "run them with: pytest -m gpu" if facts["gpus"] else "not run here, no GPU"
-        rows.append(("gpu tests", f"{len(tests)} in {', '.join(where)} ({there})"))
     return rows
 
 
@@ -93,41 +87,3 @@ def _tested(version: str) -> str:
     if plain in torch_compat.RUN:
         return f"torch {plain}: {torch_compat.RUN[plain]}; tested in full: {others}"
     return f"torch {plain}: within the supported {low} to {high}, but not tested; tested in full: {others}"
-
-
-def gpu_tests() -> list[tuple[str, str]]:
-    """List the tests marked `gpu` in this checkout.
-
-    Returns:
-        Pairs of file and name; empty where labkit was installed without its repository.
-
-    >>> "tests/lessons/streams/test_cuda.py" in {path for path, _ in gpu_tests()}
-    True
-    """
-    root = files.ours("notebooks").parent
-    return [
-        (str(path.relative_to(root)), name)
-        for path in sorted((root / "tests").rglob("test_*.py"))
-        for name in _marked(path)
-    ]
-
-
-def _marked(path: Path) -> Iterator[str]:
-    """Names of tests under `pytest.mark.gpu`, by a decorator or by the file's `pytestmark`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    whole = any(
-        isinstance(node, ast.Assign)
-        and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets)
-        and _says_gpu(node.value)
-        for node in tree.body
-    )
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            if whole or any(_says_gpu(decorator) for decorator in node.decorator_list):
-                yield node.name
-
-
-def _says_gpu(node: ast.AST) -> bool:
-    return any(
-        ast.unparse(part) == "pytest.mark.gpu" for part in ast.walk(node) if isinstance(part, ast.Attribute)
-    )

@@ -27,8 +27,6 @@ def home() -> Path:
     user = Path(os.path.expanduser("~"))
     if sys.platform == "darwin":
         return user / "Library" / "Application Support" / "labkit"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or user / "AppData" / "Local") / "labkit"
     data = os.environ.get("XDG_DATA_HOME", "")
     # the XDG rules: a relative path is to be ignored
     return (Path(data) if os.path.isabs(data) else user / ".local" / "share") / "labkit"

@@ -9,7 +9,6 @@ from oddrank.machine import VISIBLE, cores, describe, gpus, name, no_gpu, slug, 
 
 __all__ = [
     "BACKENDS",
-    "MAX_RANKS_PER_GPU",
     "VISIBLE",
     "Choice",
     "choose",

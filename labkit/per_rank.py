@@ -53,11 +53,6 @@ class PerRank(Mapping[int, T], Generic[T]):
     def __iter__(self) -> Iterator[int]:
         return iter(self._values)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PerRank) and self._values == other._values
-
-    __hash__ = None  # type: ignore[assignment]
-
     def map(self, fn: Callable[[T], U]) -> PerRank[U]:
         """Apply a function to the value of every rank, in the calling process."""
         return PerRank({rank: fn(value) for rank, value in self._values.items()})

@@ -1,13 +1,10 @@
-"""The topics of the course, and the modules in which their parts stand. Nothing of a topic is imported here."""
+"""The topics of the course and the numbers of their lessons. Nothing of a topic is imported here."""
 
 from __future__ import annotations
 
-import pkgutil
-from pathlib import Path
-
 from labkit import files
 
-__all__ = ["TOPICS", "lesson", "modules"]
+__all__ = ["TOPICS", "lesson"]
 
 # one package of `course` each, in the order of the course, and the number of its lesson
 TOPICS = {
@@ -17,7 +14,6 @@ TOPICS = {
     **{"fsdp": "14", "break_it": "15"},
     **{"scale": "16", "since": "17", "repair": "18", "new_torch": "19"},
 }
-COURSE = Path(__file__).parents[1] / "course"
 
 
 def lesson(topic: str) -> str:
@@ -39,25 +35,3 @@ def lesson(topic: str) -> str:
         if path.stem.startswith(number):
             return path.stem
     raise ValueError(f"the lesson of topic {topic!r} is not here: no notebook begins with {number}")
-
-
-def modules(part: str) -> list[str]:
-    """List the modules of one part of every topic.
-
-    Args:
-        part: the name of a module in a topic's package, or of a package, whose modules are listed then; such as
-            `exercises`.
-
-    Returns:
-        Dotted names in the order of the course; topics without this part are left out.
-
-    >>> [name for name in modules("exercises") if "functional" in name][0]
-    'course.functional.exercises.jobs'
-    """
-    found = []
-    for topic in TOPICS:
-        name = f"course.{topic}.{part}"
-        if (COURSE / topic / f"{part}.py").exists():
-            found.append(name)
-        found += [f"{name}.{module.name}" for module in pkgutil.iter_modules([str(COURSE / topic / part)])]
-    return found

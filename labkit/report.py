@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import oddrank.report
-from oddrank.report import AS_DATA, MIME, MODELLED, RECORDED, SIMULATED, provenance
+from oddrank.report import AS_DATA, MIME, MODELLED, SIMULATED, provenance
+from oddrank.run_label import HOST_ONLY
 
 from labkit.per_rank import PerRank
 
-__all__ = ["AS_DATA", "MIME", "MODELLED", "RECORDED", "SIMULATED", "PerRank", "Report", "provenance"]
+__all__ = ["AS_DATA", "HOST_ONLY", "MIME", "MODELLED", "SIMULATED", "PerRank", "Report", "provenance"]
 
 
 class Report(oddrank.report.Report):

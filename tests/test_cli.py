@@ -10,7 +10,7 @@ def test_list_and_doctor(capsys):
     listed = capsys.readouterr().out
     assert "04 The graph-break cliff\n    How can one decorator" in listed
     assert "    BLOCKS = 40 " in listed and "a whole number from 1 to 1000" in listed
-    assert cli.main(["list", "--names"]) == 0
-    assert capsys.readouterr().out.split() == [path.stem for path in files.lessons()]
+    assert cli.main(["lessons"]) == 0
+    assert capsys.readouterr().out.split() == [path.stem for path in files.notebooks()]
     assert cli.main(["doctor"]) == 0
     assert "Ranks(2)" in capsys.readouterr().out

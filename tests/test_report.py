@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 from oddrank.run_label import run_label
 
+import labkit
+from labkit import files
 from labkit.report import PerRank, Report
 from labkit.timing import Times
 
@@ -157,6 +159,12 @@ def test_its_figure_leaves_the_same_data_beside_the_picture(report, monkeypatch)
     data, _ = shown.figure()._repr_mimebundle_()
     assert data == shown._repr_mimebundle_() and data
     assert shown.recorded().figure()._repr_mimebundle_()[0] == {}
+
+
+def test_what_benchmarks_take_from_the_module_is_there():
+    sources = [path.read_text() for path in sorted(files.ours("benchmarks").glob("*.py"))]
+    names = {name for source in sources for name in re.findall(r"\blabkit\.report\.(\w+)", source)}
+    assert names and [name for name in sorted(names) if not hasattr(labkit.report, name)] == []
 
 
 def test_a_view_that_is_gone_is_named():

@@ -76,7 +76,7 @@ def test_the_command_line_has_the_commands_that_are_left(without):
     code = "import sys; from labkit.cli import main; sys.exit(main(sys.argv[1:]))"
     said = python(without, code, "--help").stdout
     assert "execute a lesson" in said
-    listed = python(without, code, "list", "--names")
+    listed = python(without, code, "lessons")
     assert {"04_graph_break_cliff", "05_eager_trap"} <= set(listed.stdout.split()), listed.stderr
 
 

@@ -24,7 +24,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="this system has no /d
 TYPED_WRONGLY = [
     (["nonsense"], "invalid choice: 'nonsense'"),
     ([], "the following arguments are required: COMMAND"),
-    (["list", "--name", "x"], "unrecognized arguments: x"),
+    (["list", "x"], "unrecognized arguments: x"),
     (["run"], "give lessons or --all, as in: labkit run 04 BLOCKS=8"),
     (["run", "04", "--all"], "give lessons or --all, not both"),
     (["run", "cliff"], "unknown lesson 'cliff': there is 00, 01"),
@@ -79,7 +79,7 @@ def test_what_is_typed_wrongly_is_one_sentence_and_starts_nothing(
 
 
 def test_what_needs_no_torch_imports_none() -> None:
-    quick = [["--version"], ["--help"], ["list"], ["list", "--names"], ["run", "--help"]]
+    quick = [["--version"], ["--help"], ["list"], ["lessons"], ["run", "--help"]]
     quick += [arguments for arguments, _ in TYPED_WRONGLY]
     script = (
         "import json, sys\nfrom labkit import cli\n"
@@ -181,7 +181,7 @@ def test_what_cannot_be_saved_ends_the_run_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("labkit.report.write", no_space)
+    monkeypatch.setattr("oddrank.report.write", no_space)
     assert cli.main(["run", "04", "05", "--save", str(tmp_path)]) == 3
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.endswith(f"labkit: cannot save report 'demo_04' in {tmp_path}: No space left on device")

@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+from oddrank.torch_names import find, require
 
 from labkit import cli, doctor, torch_compat
 
@@ -28,7 +29,7 @@ def test_the_versions_that_are_said_to_have_a_name_are_right_about_the_installed
 
 def test_a_name_that_is_asked_for_is_what_is_needed_and_not_the_module_that_has_it():
     asked = {name for one in doctor._names() for name in one.names}
-    assert {name for name in asked if isinstance(torch_compat.find(name), types.ModuleType)} == MODULES
+    assert {name for name in asked if isinstance(find(name), types.ModuleType)} == MODULES
 
 
 def test_the_doctor_reads_helpers_settings_alternatives_and_optional_names():
@@ -45,7 +46,7 @@ def test_the_doctor_reads_helpers_settings_alternatives_and_optional_names():
 
 def test_a_range_that_is_none_is_refused():
     for since, until in [("2.10", "2.12"), ("2.12", "2.16"), ("2.14", "2.12"), ("2.12", ""), ("", "x")]:
-        for ask in (torch_compat.require, torch_compat.find):
+        for ask in (require, find):
             with pytest.raises(
                 ValueError, match=f"from '{since}' to '{until}' is no range within torch 2.11"
             ):
@@ -55,11 +56,11 @@ def test_a_range_that_is_none_is_refused():
 def test_of_several_names_one_is_enough_and_an_error_names_all(monkeypatch):
     import torch
 
-    assert torch_compat.require("torch._dynamo.nothing", "torch._dynamo.reset") is torch._dynamo.reset
+    assert require("torch._dynamo.nothing", "torch._dynamo.reset") is torch._dynamo.reset
     monkeypatch.setattr(torch, "__version__", "2.11.0+cpu")
     said = "torch 2.11.0+cpu has no torch._dynamo.a or torch._dynamo.b.c; torch 2.13 has it"
     with pytest.raises(torch_compat.UnsupportedTorch, match=f"^{re.escape(said)}$"):
-        torch_compat.require("torch._dynamo.a", "torch._dynamo.b.c", since="2.13", until="2.13")
+        require("torch._dynamo.a", "torch._dynamo.b.c", since="2.13", until="2.13")
 
 
 def test_a_setting_that_a_torch_lacks_is_named():

@@ -46,7 +46,6 @@ def add(commands: Any) -> None:
     run.add_argument("--json", action="store_true", help="print tables and verdicts as JSON")
     listing = commands.add_parser("list", help="the lessons, their questions and their parameters")
     listing.set_defaults(act=_list)
-    listing.add_argument("--names", action="store_true", help="only the names, for scripts")
     program = commands.add_parser("program", help="print a lesson's program as a script for torchrun")
     program.set_defaults(act=_program)
     program.add_argument("lesson", metavar="LESSON", help="its number or name")
@@ -161,9 +160,6 @@ def _recordings() -> Path:
 
 def _list(given: argparse.Namespace) -> int:
     for path in _every():
-        if given.names:
-            print(path.stem)
-            continue
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
         title, question = (
             re.search(form, first, re.MULTILINE)

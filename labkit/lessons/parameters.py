@@ -90,16 +90,14 @@ class Parameter:
             raise ValueError(f"{self.name} has to be {self.rule}, got {bounds.short(text)}") from None
 
     def _one(self, text: str, kind: type) -> Any:
-        if kind is bool:
-            return {"True": True, "False": False}[text] if text in ("True", "False") else self._refuse()
-        if kind is str:
-            return text if not self.words or text in self.words else self._refuse()
+        allowed = ("True", "False") if kind is bool else self.words
+        if allowed and text not in allowed:
+            raise ValueError
+        if kind in (bool, str):
+            return text == "True" if kind is bool else text
         if self.least is None or self.most is None:
             return kind(text)
         return bounds.read(text, kind, self.least, self.most)
-
-    def _refuse(self) -> None:
-        raise ValueError
 
 
 def parameters(path: Path) -> dict[str, Parameter]:

@@ -87,7 +87,7 @@ class Bench:
             result. The button works once an option is chosen.
         keep: How many tries are drawn; one with the same values takes the place of the earlier one.
         controls: By the name of an argument of `run`: a list of values (buttons, or a drop-down list), `(low, high)` or
-            `(low, high, step)` of numbers (a slider), True or False (a check box), a text (a field), or an ipywidget.
+            `(low, high, step)` of numbers (a slider), True or False (a check box), or a text (a field).
 
     Attributes:
         tries: The last tries.

@@ -21,25 +21,17 @@ def make_controls(
     Args:
         widgets: The ipywidgets module.
         run: Takes their values by name.
-        given: By name, a list of values, `(low, high)` or `(low, high, step)`, a bool, a text or an ipywidget.
+        given: By name, a list of values, `(low, high)` or `(low, high, step)`, a bool or a text.
         live: Whether a widget tells of its value while a reader types or drags.
 
     Returns:
         The widgets by name.
 
     Raises:
-        ValueError: One is something else, two have one name on the screen, or `run` does not take exactly these.
+        ValueError: One is something else, or `run` does not take exactly these.
     """
     _check_names(run, given)
-    made = {name: _control(widgets, name, one, live) for name, one in given.items()}
-    labels: dict[str, str] = {}
-    for name, one in made.items():
-        if (label := one.description) in labels:
-            raise ValueError(
-                f"controls {labels[label]!r} and {name!r} have one name on the screen: {label!r}"
-            )
-        labels[label] = name
-    return made
+    return {name: _control(widgets, name, one, live) for name, one in given.items()}
 
 
 def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any]:
@@ -58,7 +50,11 @@ def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any
     if not values:
         raise ValueError(f"give values of {name!r}: only a list or a check box has values to go through")
     for value in values:
-        if known and value not in known or not _inside(control, value):
+        if hasattr(control, "min"):
+            has = isinstance(value, (int, float)) and control.min <= value <= control.max
+        else:
+            has = not known or value in known
+        if not has:
             raise ValueError(f"control {name!r} has no value {value!r}")
     return values
 
@@ -82,19 +78,10 @@ def offer(control: Any) -> str:
     return str(control.description)
 
 
-def _inside(control: Any, value: Any) -> bool:
-    if not hasattr(control, "min"):
-        return True
-    return isinstance(value, (int, float)) and control.min <= value <= control.max
-
-
 def _check_names(run: Callable[..., Any], controls: Mapping[str, Any]) -> None:
     if not controls:
         raise ValueError("a bench needs at least one control")
-    try:
-        takes = inspect.signature(run).parameters
-    except ValueError:  # a function in C may have none
-        return
+    takes = inspect.signature(run).parameters
     kinds = {one.kind for one in takes.values()}
     named = [n for n, p in takes.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for name in controls:
@@ -109,11 +96,7 @@ def _check_names(run: Callable[..., Any], controls: Mapping[str, Any]) -> None:
 
 def _control(w: Any, name: str, given: Any, live: bool) -> Any:
     who = f"control {name!r}"
-    if isinstance(given, w.Widget):
-        if not given.has_trait("value"):
-            raise ValueError(f"{who}: a {type(given).__name__} has no value")
-        made = given
-    elif isinstance(given, bool):
+    if isinstance(given, bool):
         made = w.Checkbox(given, indent=False)
     elif isinstance(given, str):
         made = w.Text(given)
@@ -124,10 +107,9 @@ def _control(w: Any, name: str, given: Any, live: bool) -> Any:
         made = _slider(w, who, given)
     else:
         raise ValueError(
-            f"{who} is a list of values, (low, high) or (low, high, step), True or False, a text or an ipywidget, "
-            f"got {given!r}"
+            f"{who} is a list of values, (low, high) or (low, high, step), True or False, or a text, got {given!r}"
         )
-    made.description = made.description or name.replace("_", " ")
+    made.description = name.replace("_", " ")
     made.style.description_width = "initial"
     made.layout.margin = "2px 18px 2px 0"  # or its label stands against its neighbour's
     if isinstance(made, w.ToggleButtons):

@@ -22,6 +22,7 @@ TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one t
 OURS = re.compile(r"(labkit/study|course/\w+)/exercises\b")  # the files of the judges
 
 Attempt = Callable[..., Any]
+Judge = Callable[[Attempt, Ranks, Callable[[str], None]], None]
 
 
 class Mistake(Exception):
@@ -100,7 +101,7 @@ class Exercise:
     difficulty: str
     minutes: int
     targets: tuple[str, ...]
-    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None]
+    judge: Judge
     takes: str = "function"  # or "class", of a module
 
     def __post_init__(self) -> None:
@@ -164,10 +165,9 @@ def on_ranks(
         Mistake: nothing is written yet, an error, a process that dies, ranks that wait for each other, or no end within
             the timeout.
     """
+    limits = {"timeout": patience(timeout), "stall": STALL_S}
     try:
-        return list(
-            ranks.run(_run, look, *args, timeout=patience(timeout), stall=STALL_S, ranks=only).values()
-        )
+        return list(ranks.run(_run, look, *args, ranks=only, **limits).values())
     except RankError as error:
         raise _mistake(error, hint) from error
 
@@ -177,9 +177,7 @@ def _run(look: Callable[..., Any], *args: Any) -> Any:
         return look(*args)
 
 
-def on_three_too(
-    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None],
-) -> Callable[[Attempt, Ranks, Callable[[str], None]], None]:
+def on_three_too(judge: Judge) -> Judge:
     """Make a judge of attempts that have to be right on any number of ranks: three of our own follow the reader's.
 
     Args:
@@ -202,9 +200,7 @@ def on_three_too(
     return judged
 
 
-def judge_on_three(
-    judge: Callable[[Attempt, Ranks, Callable[[str], None]], None], attempt: Attempt, hint: str = ""
-) -> None:
+def judge_on_three(judge: Judge, attempt: Attempt, hint: str = "") -> None:
     """Judge an attempt on three ranks of our own, and keep what the judge says of them to ourselves.
 
     Args:

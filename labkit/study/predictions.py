@@ -38,8 +38,7 @@ GRADES = (
 )
 RIGHT, WRONG = 3, 0  # points of a choice
 
-_units: dict[str, str] = {}  # of the questions asked in this kernel
-_options: dict[str, tuple[str, ...]] = {}  # of the same; () for a number
+_asked: dict[str, Prediction] = {}  # the questions asked in this kernel
 _unwritten: list[bytes] = []  # lines that the file could not take, kept for this kernel
 
 
@@ -100,23 +99,24 @@ def predict(
     offered = choices(who, options, (str,)) if options else []
     if least is not None and (offered or not isinstance(least, (int, float))):
         raise ValueError(f"{who}: least is a number, for a question without options, got {least!r}")
+    before = _asked.get(question)
+    unit = unit or (before.unit if before else "")  # an answer that is given in code need not repeat it
     asked = Prediction(question, unit, tuple(offered), -math.inf if least is None else least)
-    _options[question] = asked.options
-    if unit:
-        _units[question] = unit
+    _asked[question] = asked
     if value is not None:
         asked.answer(value)
     return asked
 
 
+@dataclass(repr=False, eq=False)
 class Prediction:
     """A question and the reader's answer: a field or buttons where there are widgets, otherwise a line of text."""
 
-    def __init__(
-        self, question: str, unit: str = "", options: tuple[str, ...] = (), least: float = -math.inf
-    ) -> None:
-        self.question, self.unit, self.options, self.least = question, unit, options, least
-        self._trouble = ""
+    question: str
+    unit: str = ""
+    options: tuple[str, ...] = ()
+    least: float = -math.inf
+    _trouble: str = ""
 
     def answer(self, value: float | str) -> None:
         """Keep an answer; the same one again adds nothing.
@@ -124,29 +124,22 @@ class Prediction:
         Raises:
             ValueError: the value is not a finite number, too small, or none of the options.
         """
-        checked = self._chosen(value) if self.options else self._number(value)
+        checked, wrong = value, ""
+        if self.options:
+            wrong = "" if value in self.options else f"one of {_listed(self.options)}"
+        else:
+            try:
+                checked = math.nan if isinstance(value, bool) else float(value)
+            except (TypeError, ValueError, OverflowError):
+                checked = math.nan
+            if not math.isfinite(checked):
+                wrong = "a finite number"
+            elif checked < self.least:
+                wrong = f"at least {self.least:g} here"
+        if wrong:
+            raise ValueError(f"a prediction is {wrong}, got {value!r} for {self.question!r}")
         if checked != self._known().answer:
             self._trouble = _keep("predicted", self.question, checked, self.unit)
-
-    def _chosen(self, value: Any) -> str:
-        if value not in self.options:
-            raise ValueError(
-                f"a prediction is one of {_listed(self.options)}, got {value!r} for {self.question!r}"
-            )
-        return value
-
-    def _number(self, value: Any) -> float:
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(f"a prediction is a finite number, got {value!r} for {self.question!r}")
-        if number < self.least:
-            raise ValueError(
-                f"a prediction is at least {self.least:g} here, got {value!r} for {self.question!r}"
-            )
-        return number
 
     def _known(self) -> _Known:
         """What is known, without answers to a question of this name that was asked in another way."""
@@ -243,9 +236,9 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
     >>> reveal("doctest.ends", "raises")
     measured: raises; you predicted hangs: wrong
     """
-    unit = _units.get(_named(question), "")
-    options = _options.get(question)  # None: not asked in this kernel
-    value = _measured(question, measured, options)
+    asked = _asked.get(_named(question))  # None: not asked in this kernel
+    unit = asked.unit if asked else ""
+    value = _measured(question, measured, asked.options if asked else None)
     shown = Folded if fold else Said
     if isinstance(value, float) and not math.isfinite(value):
         return shown(f"measured: {value:g}, which is no number to compare with: not kept")

@@ -23,15 +23,6 @@ different numbers of rounds and verdicts on a single round.
 from __future__ import annotations
 
 from labkit.timing.times import Times, check_rounds, interleave
-from labkit.timing.verdicts import CONFIDENCE, Verdict, bootstrap_interval, median_interval, wider_interval
+from labkit.timing.verdicts import Verdict, wider_interval
 
-__all__ = [
-    "CONFIDENCE",
-    "Times",
-    "Verdict",
-    "bootstrap_interval",
-    "check_rounds",
-    "interleave",
-    "median_interval",
-    "wider_interval",
-]
+__all__ = ["Times", "Verdict", "check_rounds", "interleave", "wider_interval"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -103,8 +104,8 @@ class Times:
             case: what else both had in common; see `Verdict`.
 
         Raises:
-            ValueError: one of them was not timed, they have different numbers of rounds or one only, or a time of 0 is
-                to be divided by.
+            ValueError: one of them was not timed, they have different numbers of rounds or one only, a time of 0 is to
+                be divided by, or the floor is below 1.
         """
         x, y = self[a], self[b]
         if len(x) != len(y):
@@ -116,12 +117,11 @@ class Times:
                 raise ValueError(
                     f"sample {list(taken).index(0)} of {name!r} is 0 s: no ratio can be made of it"
                 )
+        if not (math.isfinite(floor) and floor >= 1):
+            raise ValueError(f"a noise floor is a ratio of at least 1, got {floor!r}")
         ratios = x / y
-        low, high = wider_interval(ratios)
-        found = Verdict(
-            a, b, float(np.median(ratios)), low, high, len(x), evidence=self.evidence, case=dict(case or {})
-        )
-        return found.over(floor)
+        about: Any = {"floor": floor, "evidence": self.evidence, "case": dict(case or {})}
+        return Verdict(a, b, float(np.median(ratios)), *wider_interval(ratios), len(x), **about)
 
     def noise_floor(self, once: str, again: str) -> float:
         """How far the same thing, timed twice in the same rounds, strayed from itself.

@@ -9,30 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from oddrank.torch_names import (
-    DYNAMO,
     UnsupportedTorch,
     current_compile_id,
     dynamo_reset,
-    find,
-    flight_record,
-    group_members,
     hide_from_dynamo,
     log_to,
-    no_compile_caches,
     on_region_entry,
     profiler_events,
     profiler_mark,
     profiler_running,
     profiling_flag,
     quiet_profiler,
-    require,
-    sees_every_region,
     span,
-    trace_logger,
-    uncompiled,
     within,
 )
-from oddrank.torch_names.effects import PASSES
 
 from labkit.torch_compat.backends import (
     aot_backend,
@@ -67,7 +57,6 @@ from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_ha
 from labkit.torch_compat.streams import (
     control_deps,
     cuda_sanitizer,
-    external_objects,
     has_stream_graphs,
     pinned_pool,
     state_product,

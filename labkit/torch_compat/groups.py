@@ -47,9 +47,9 @@ def gather_cuda_over_gloo() -> None:
     _mended.append(library)
 
 
-def functional_op(name: str, namespace: str = "_c10d_functional") -> Any:
+def functional_op(name: str) -> Any:
     """Return the operator of a functional collective, without its wrapper: 'all_reduce', 'wait_tensor'."""
-    return require(f"torch.ops.{namespace}.{name}")
+    return require(f"torch.ops._c10d_functional.{name}")
 
 
 def world_name() -> str:

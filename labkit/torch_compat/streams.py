@@ -24,20 +24,16 @@ def stream_names() -> dict[int, int]:
     """Map the index by which graphs of this process name a stream to the id of the stream; 0 is the ambient one."""
     import torch
 
-    found = {}
-    for index, behind in external_objects().items():
-        if behind is None or isinstance(
-            behind, torch.Stream
-        ):  # what is gone was made on the way: the ambient one
-            found[index] = 0 if behind is None else int(behind.stream_id)
-    return found
-
-
-def external_objects() -> dict[int, Any]:
-    """Map the index by which graphs of this process fetch an object to that object, a stream or an event."""
     known = require("torch._dynamo.graph_bytecode_inputs.index_to_external_object_weakref")
     pairs = known.items() if isinstance(known, dict) else enumerate(known)  # a list from torch 2.15 on
-    return {index: reference() for index, reference in pairs}
+    found = {}
+    for index, reference in pairs:  # to a stream or an event
+        behind = reference()
+        if behind is None:  # what is gone was made on the way: the ambient one
+            found[index] = 0
+        elif isinstance(behind, torch.Stream):
+            found[index] = int(behind.stream_id)
+    return found
 
 
 def control_deps() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from oddrank.strip.forwards import Forward, collectives
 from labkit.views import style
 from labkit.views.style import ink_on
 
-__all__ = ["LABEL", "Lanes", "Span", "choose_piece", "draw_number", "key_entries", "same_piece"]
+__all__ = ["LABEL", "Lanes", "choose_piece", "draw_number", "key_entries"]
 
 LABEL = 0.75  # inches left of the lanes for "rank 0"
 MARK = 0.18  # inches that one row of break numbers takes
@@ -26,28 +26,24 @@ WORDS = 60  # bars of a lane that get their name written in them, at most
 
 @dataclass(frozen=True)
 class Lanes:
-    """One forward between `start` and `end` ms, drawn on an axis `limit` ms long and `inches` wide.
+    """One forward between `start` and `end` ms, drawn on an axis `inches` wide.
 
     Args:
         run: the forward.
         start, end: in ms.
-        limit: length of the axis in ms.
         inches: width of the axis.
         lane: height of a lane in inches.
         detail: write break numbers, and names of bars where there is room.
-        zero: the time in ms that the axis calls 0.
-        unit: 'ms' or 'µs'.
+        unit: of the axis, 'ms' or 'µs'.
     """
 
     run: Forward
     start: float
     end: float
-    limit: float
     inches: float
-    lane: float = 0.3
-    detail: bool = False
-    zero: float = 0.0
-    unit: str = "ms"
+    lane: float
+    detail: bool
+    unit: str
 
     @property
     def above(self) -> float:
@@ -72,19 +68,15 @@ class Lanes:
 
     @property
     def _per_inch(self) -> float:
-        return self.limit / self.inches
+        return (self.end - self.start) / self.inches
 
     def scaled(self, ms: Any) -> Any:
         """Convert times in ms into numbers on the axis of this panel."""
-        return (ms - self.zero) * (1000.0 if self.unit == "µs" else 1.0)
+        return ms * (1000.0 if self.unit == "µs" else 1.0)
 
     def draw(self, ax: Axes) -> None:
         """Draw the lane of every rank."""
-        ax.set(
-            xlim=(self.scaled(self.start), self.scaled(self.start + self.limit)),
-            ylim=(self.height, 0),
-            yticks=[],
-        )
+        ax.set(xlim=(self.scaled(self.start), self.scaled(self.end)), ylim=(self.height, 0), yticks=[])
         ax.spines["left"].set_visible(False)
         for i, rank in enumerate(self.run.ranks):
             top = i * self._pitch + self.above
@@ -196,17 +188,15 @@ def draw_number(ax: Axes, x: Sequence[float], y: Sequence[float], number: int) -
     ax.scatter(x, y, marker=f"${number}$", s=glyph, color=style.INK, linewidth=0.2, zorder=5, clip_on=False)
 
 
-def key_entries(runs: list[Forward]) -> list[tuple[str, Callable]]:
-    """Legend entries for what occurs in these forwards."""
-    seen: set[str] = set()
-    for run in runs:
-        seen |= set(run.segments["kind"]) | set(run.transfers["kind"])
+def key_entries(run: Forward) -> list[tuple[str, Callable]]:
+    """Legend entries for what occurs in this forward."""
+    seen = {*run.segments["kind"], *run.transfers["kind"]}
     entries: list[tuple[str, Callable]] = [
         (words, style.swatch(kind)) for kind, (_, words) in style.KINDS.items() if kind in seen
     ]
-    if any(len(run.marks) for run in runs):
+    if len(run.marks):
         entries.append(("graph break", _tick_key))
-    if any(run.difference for run in runs):
+    if run.difference:
         entries.append(("first difference between ranks", _box_key))
     return entries
 
@@ -240,104 +230,33 @@ def choose_piece(run: Forward, many: int) -> Span | None:
     """
     if run.densest <= many:
         return None
-    piece = _difference(run) if run.difference else _span(run, *typical_block([run]))
-    return piece if _magnified(run.duration, [piece]) else None
+    start, end = _difference(run) if run.difference else _typical_block(run)
+    return (start, end) if run.duration >= LEAST * (end - start) else None
 
 
-def same_piece(runs: Mapping[str, Forward], many: int) -> dict[str, Span]:
-    """Choose the same piece of every variant: between the same collectives, however long each one takes.
+def _typical_block(run: Forward) -> Span:
+    """The block that takes nearest to the median, so that a moment in which the machine was busy is not magnified.
 
-    Args:
-        runs: forwards by variant.
-        many: as for `choose_piece`.
-
-    Returns:
-        Start and end in ms by variant; empty where nothing is to be magnified, there are more than three variants, or
-        a piece would be magnified less than `LEAST` times.
+    A block is one period in the sequence of regions that the collectives of the lowest rank stand in, or `PIECE`
+    collectives where that sequence shows none (one region, or no region). Where there are graph breaks, it holds one.
     """
-    full = {name: run for name, run in runs.items() if not run.empty}
-    if len(full) > 3 or not any(run.densest > many for run in full.values()):
-        return {}
-    if any(_calls(run).empty for run in full.values()):  # nothing that all of them could be counted by
-        pieces = {name: _middle(run) for name, run in full.items()}
-    else:
-        first, last = typical_block(list(full.values()))
-        pieces = {name: _span(run, first, last) for name, run in full.items()}
-    longest = max(run.duration for run in full.values())
-    return pieces if _magnified(longest, pieces.values()) else {}
-
-
-def _magnified(total: float, pieces: Iterable[Span]) -> bool:
-    """Whether the longest of these pieces, drawn as wide as `total` ms, is magnified enough to be worth a panel."""
-    return total >= LEAST * max(end - start for start, end in pieces)
-
-
-def typical_block(runs: Sequence[Forward]) -> tuple[int, int]:
-    """Find a typical block of these forwards.
-
-    A block is one period in the sequence of regions that the collectives of the most fragmented forward stand in. Where
-    that sequence shows none (one region, or no region), it is `PIECE` collectives. Typical is the block that takes
-    nearest to the median of its forward, so that a moment in which the machine was busy is not magnified. Where there
-    are graph breaks, it holds one.
-
-    Returns:
-        The numbers of its first collective and of the first collective of the next block.
-    """
-    most = max(runs, key=lambda run: run.counts["regions"].max())
-    ids = list(_calls(most)["compile"])
+    mine = run.segments[run.segments["rank"] == run.ranks[0]]
+    calls = collectives(mine)
+    if calls.empty:
+        return run.duration * 0.45, run.duration * 0.55
+    ids = list(calls["compile"])
     length = next((p for p in range(2, len(ids) // 2 + 1) if ids[p:] == ids[:-p]), 0)
     if not length or len(set(ids)) == 1:
-        length = min(PIECE, max(len(ids), 1))
-    firsts = np.arange(0, max(len(ids) - length, 0) + 1, length)
-    away = np.zeros(len(firsts))
-    for run in runs:
-        start, end = _spans(run, firsts, length)
-        took = np.maximum(end - start, 1e-9)
-        away = np.maximum(away, np.abs(np.log(took / np.median(took))))
-    start, end = _spans(most, firsts, length)
-    at = most.marks["at"].to_numpy()[:, None]
-    broken = ((start <= at) & (at <= end)).any(axis=0)
-    away[~broken] += np.inf if broken.any() else 0.0  # the breaks are what a fragmented forward is drawn for
+        length = PIECE
+    ends = np.sort(mine.loc[mine["kind"] == "collective", "end"])  # with the waits that belong to them
+    firsts = calls["start"].to_numpy()[length::length]  # of each block but the first one
+    edges = [0.0, *ends[np.searchsorted(ends, firsts, side="right") - 1].tolist(), run.duration]
+    blocks = list(zip(edges, edges[1:], strict=False))
     # the ends of a forward also hold what comes before its first and after its last block
-    inner = slice(1, -1) if len(firsts) > 2 else slice(None)
-    first = int(firsts[inner][np.argmin(away[inner])])
-    return first, first + length
-
-
-def _calls(run: Forward) -> pd.DataFrame:
-    """The collectives of the lowest rank, without their waits."""
-    return collectives(run.segments[run.segments["rank"] == run.ranks[0]])
-
-
-def _span(run: Forward, first: int, last: int) -> Span:
-    """The time from the end of the collective before number `first` to the end of the one before `last`."""
-    (start,), (end,) = _spans(run, np.array([first]), last - first)
-    return (float(start), float(end)) if start < end else (0.0, run.duration)
-
-
-def _spans(run: Forward, firsts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where pieces of `length` collectives start and end, for each first one."""
-    starts = _calls(run)["start"].to_numpy()
-    if not len(starts):
-        middle = _middle(run)
-        return np.full(len(firsts), middle[0]), np.full(len(firsts), middle[1])
-    mine = run.segments[run.segments["rank"] == run.ranks[0]]
-    ends = np.sort(
-        mine.loc[mine["kind"] == "collective", "end"].to_numpy()
-    )  # with the waits that belong to them
-
-    def edges(numbers: np.ndarray) -> np.ndarray:
-        inside = np.minimum(numbers, len(starts) - 1)
-        before = np.searchsorted(ends, starts[inside], side="right") - 1
-        found = np.where(before >= 0, ends[np.maximum(before, 0)], 0.0)
-        return np.where(numbers == 0, 0.0, np.where(numbers < len(starts), found, run.duration))
-
-    return edges(firsts), edges(firsts + length)
-
-
-def _middle(run: Forward) -> Span:
-    """A tenth of the forward, in its middle."""
-    return run.duration * 0.45, run.duration * 0.55
+    inner = blocks[1:-1] or blocks
+    median = np.median([end - start for start, end in inner])
+    broken = [block for block in inner if run.marks["at"].between(*block).any()]
+    return min(broken or inner, key=lambda block: abs(block[1] - block[0] - median))
 
 
 def _difference(run: Forward) -> Span:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import functools
 import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import matplotlib as mpl
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure as _Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Rectangle
-from oddrank.strip.kinds import BLACK, HATCHES, KINDS, SHAPES, WHITE, contrast, ink_on, linear
+from matplotlib.patches import Polygon, Rectangle
+from oddrank.strip.kinds import BLACK, HATCHES, KINDS, SHAPES, WHITE, contrast, ink_on
 from PIL import Image
 
 __all__ = [
@@ -34,16 +32,13 @@ __all__ = [
     "contrast",
     "ink_on",
     "label_figure",
-    "linear",
     "styled",
-    "variant_colour",
 ]
 
 WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
 SMALL, NORMAL, TITLE = 8.5, 9.5, 12.0
 INK, QUIET, FAINT = "#222222", "#666666", "#E6E6E6"
-NAME_WIDTH = 1.95  # inches for the names of variants at the left of their rows
 
 # What a stream or its host does; in the timelines of streams only, so the colours above may return.
 STREAM_KINDS: dict[str, tuple[str, str]] = {
@@ -54,18 +49,11 @@ STREAM_KINDS: dict[str, tuple[str, str]] = {
     "synchronize": ("#56B4E9", "host stands still"),
 }
 
-
-# Of what is compared in a figure: a name that begins with a letter has that letter's colour, everywhere.
-COLOURS = (
-    *("#000000", "#D55E00", "#009E73", "#56B4E9", "#CC79A7"),
-    *("#0072B2", "#E69F00", "#8C6D31", "#7F3C8D", "#5F6B6D"),
-)
+COLOURS = ("#000000", "#D55E00", "#009E73", "#56B4E9", "#CC79A7")  # of lines that a figure compares
 
 STYLE = {
     "figure.dpi": DPI,
-    "savefig.dpi": DPI,
     "figure.facecolor": "white",
-    "savefig.facecolor": "white",
     "axes.facecolor": "white",
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same widths on every machine
@@ -82,7 +70,6 @@ STYLE = {
     "xtick.color": QUIET,
     "ytick.color": QUIET,
     "axes.axisbelow": True,
-    "path.simplify": True,
 }
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,35 +124,6 @@ class Figure(_Figure):
 
     def __repr__(self) -> str:
         return self.summary or super().__repr__()
-
-
-def variant_colour(variant: str) -> str:
-    """The colour of a variant in every figure.
-
-    Args:
-        variant: a name. One that begins with a letter of its own ('B', 'B compiled') has the colour of the letter;
-            others have one of five, by their first word.
-
-    Returns:
-        '#RRGGBB'.
-
-    >>> variant_colour("C"), variant_colour("C compiled, functional")
-    ('#009E73', '#009E73')
-    """
-    letter, half = short_name(variant), len(COLOURS) // 2
-    if len(letter) == 1 and letter.isupper():
-        return COLOURS[(ord(letter) - ord("A")) % len(COLOURS)]
-    return COLOURS[half + sum(map(ord, letter.split(" ")[0])) % half]
-
-
-def short_name(variant: str) -> str:
-    """The letter that a variant's name begins with, or the whole name where it begins with a longer word.
-
-    >>> short_name("B compile, disabled"), short_name("ours")
-    ('B', 'ours')
-    """
-    letter = variant.split(" ")[0].rstrip(":,")
-    return letter if re.fullmatch("[A-Z]", letter) else variant
 
 
 @functools.cache
@@ -265,9 +223,10 @@ class Sheet:
         if top is None:
             top = self.top
             self.top += height
+        bottom = top + height
         ax = self.fig.add_axes((0.0, 0.0, 1.0, 1.0), label=f"axes {len(self.fig.axes)}")
-        box = (left, top, width, height)
-        self._placed.append(lambda total: ax.set_position(self._fractions(box, total)))
+        x, wide = left / self.width, width / self.width
+        self._placed.append(lambda total: ax.set_position((x, 1 - bottom / total, wide, height / total)))
         return ax
 
     def text(self, text: str, left: float = 0.15, top: float | None = None, **style: Any) -> None:
@@ -331,8 +290,6 @@ class Sheet:
             corners: in inches from the upper left.
             style: keywords of matplotlib's `Polygon`.
         """
-        from matplotlib.patches import Polygon
-
         patch = Polygon([(0, 0)], closed=True, transform=self.fig.transFigure, zorder=-5, **style)
         self.fig.add_artist(patch)
         self._placed.append(lambda total: patch.set_xy([(x / self.width, 1 - y / total) for x, y in corners]))
@@ -357,28 +314,14 @@ class Sheet:
         self.fig.summary += f" [{label}]" if label else ""
         return self.fig
 
-    def _fractions(
-        self, box: tuple[float, float, float, float], total: float
-    ) -> tuple[float, float, float, float]:
-        left, top, width, height = box
-        return left / self.width, 1 - (top + height) / total, width / self.width, height / total
-
 
 Key = Callable[[Axes, float, float], Any]  # draws a key at x, y: a box of 0.2 x 0.14 inches
 
 
-def swatch(kind: str, shaped: bool = True) -> Key:
-    """The legend key of a kind of segment.
-
-    Args:
-        kind: of KINDS or STREAM_KINDS.
-        shaped: as tall as the bar in a lane of the strip, instead of filling its box.
-
-    Returns:
-        A function `draw(ax, x, y)`.
-    """
+def swatch(kind: str) -> Key:
+    """The legend key of a kind of KINDS or STREAM_KINDS, as tall as its bar in a lane."""
     colour = (STREAM_KINDS.get(kind) or KINDS[kind])[0]
-    top, bottom = SHAPES[kind] if shaped else (0.0, 1.0)
+    top, bottom = SHAPES[kind]
     look = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "hatch": HATCHES.get(kind)}
     return lambda ax, x, y: ax.add_patch(
         Rectangle((x, y + 0.14 * top - 0.01), 0.2, 0.14 * (bottom - top), **look)
@@ -393,21 +336,10 @@ def line(colour: str, dashes: str, marker: str = "") -> Key:
     )  # fmt: skip
 
 
-def patch(colour: str, hatch: str | None = None, edge: str = "white", width: float = 0.5) -> Key:
+def patch(colour: str, hatch: str | None = None, width: float = 0.5) -> Key:
     """A legend's key for bars of a colour and a hatch."""
-    look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": width}
+    look = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": width}
     return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, **look))
-
-
-def by_evidence(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split a table into panels by evidence, because kinds of evidence must not share an axis.
-
-    Returns:
-        Pairs of a name and its rows; one pair with the name '' where the table has no column `evidence`.
-    """
-    if "evidence" not in frame.columns:
-        return [("", frame)]
-    return [(str(name), frame[frame["evidence"] == name]) for name in pd.unique(frame["evidence"])]
 
 
 def panel_heading(sheet: Sheet, name: str) -> None:
@@ -434,19 +366,6 @@ def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) 
     sheet.text(f"{said}: there is nothing to draw.", color=QUIET)
     sheet.top += 0.2
     return sheet.finish(label)
-
-
-def label_rows(ax: Axes, places: Sequence[float], variants: Sequence[str]) -> None:
-    """Write the names of variants at the left of their rows, and draw a quiet grid.
-
-    Args:
-        ax: the axes.
-        places: y of each row.
-        variants: their names.
-    """
-    ax.set_yticks(places, [cut(str(v), NAME_WIDTH - 0.2) for v in variants])
-    ax.tick_params(axis="y", length=0, labelsize=NORMAL, labelcolor=INK)
-    ax.grid(axis="x", color=FAINT, linewidth=0.7)
 
 
 def note_beside(ax: Axes, y: float, text: str, right: float = 10) -> None:

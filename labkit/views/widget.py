@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from labkit.views.style import Figure
 
-__all__ = ["WIDGET", "InteractiveFigure"]
+__all__ = ["InteractiveFigure"]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -27,7 +27,7 @@ class InteractiveFigure:
     def __init__(self, figure: Figure) -> None:
         self.figure = figure
         self._widget: Any = None
-        self._close: list[Callable[[], None]] = []
+        self._parts: list[Any] = []
 
     @property
     def widget(self) -> Any:
@@ -42,27 +42,12 @@ class InteractiveFigure:
 
     def close(self) -> None:
         """Close the widgets and stop watching them; the static twin stays."""
-        while self._close:
-            self._close.pop()()
-        self._widget = None
-
-    def remember_to_close(self, controls: Sequence[Any], others: Sequence[Any]) -> None:
-        """Register widgets for `close`.
-
-        Args:
-            controls: widgets that are watched.
-            others: all other widgets.
-        """
-
-        def close() -> None:
-            for control in controls:
-                control.unobserve_all()
-            for part in (*controls, *others):
-                for own in (getattr(part, "layout", None), getattr(part, "style", None), part):
-                    if own is not None:
-                        own.close()
-
-        self._close.append(close)
+        for part in self._parts:
+            part.unobserve_all()
+            for own in (getattr(part, "style", None), part.layout, part):
+                if own is not None:
+                    own.close()
+        self._parts, self._widget = [], None
 
     def picture_with_controls(
         self, widgets: Any, controls: Mapping[str, Any], draw: Callable[..., Figure]
@@ -88,7 +73,7 @@ class InteractiveFigure:
             control.observe(again, "value")
         again()
         box = widgets.VBox([*made, picture])
-        self.remember_to_close(made, [picture, box])
+        self._parts += [*made, picture, box]
         return box
 
     def _build(self, widgets: Any) -> Any:
@@ -98,19 +83,13 @@ class InteractiveFigure:
         from IPython.display import display
 
         if self.widget is not None:
-            self._replace(_cell())
-            bundle = self._widget._repr_mimebundle_() or {}
-            data = bundle[0] if isinstance(bundle, tuple) else bundle
-            if WIDGET in data:
-                display({WIDGET: data[WIDGET], "text/plain": repr(self)}, raw=True)
+            before = self._shown.get(cell := _cell())
+            if before is not None and before is not self:
+                before.close()
+            self._shown[cell] = self
+            bundle = self._widget._repr_mimebundle_()
+            display({WIDGET: bundle[WIDGET], "text/plain": repr(self)}, raw=True)
         display(self.figure)
-
-    def _replace(self, cell: str) -> None:
-        """Close what the same cell showed before."""
-        before = InteractiveFigure._shown.get(cell)
-        if before is not None and before is not self:
-            before.close()
-        InteractiveFigure._shown[cell] = self
 
     def __repr__(self) -> str:
         return repr(self.figure)

@@ -19,9 +19,17 @@ from labkit import files, registry
 from labkit.study import exercises
 from labkit.study.exercises import DIFFICULTIES, OURS, Answer, Exercise, Mistake, _mistake, on_ranks
 
+COURSE = Path(labkit.__file__).parents[1] / "course"
+# a topic's exercises are a module, or the modules of a package
+MODULES = [
+    ".".join(path.relative_to(COURSE.parent).with_suffix("").parts)
+    for topic in registry.TOPICS
+    for path in [COURSE / topic / "exercises.py", *sorted((COURSE / topic / "exercises").glob("[!_]*.py"))]
+    if path.exists()
+]
 EXERCISES = {
     value.name: value
-    for name in registry.modules("exercises")
+    for name in MODULES
     for value in vars(importlib.import_module(name)).values()
     if isinstance(value, Exercise)
 }

@@ -22,7 +22,7 @@ from tools import notebooks
 @pytest.fixture(autouse=True)
 def fresh(home, monkeypatch):
     """As in a new kernel of a new reader."""
-    monkeypatch.setattr(predictions, "_units", {})
+    monkeypatch.setattr(predictions, "_asked", {})
     monkeypatch.setattr(predictions, "_unwritten", [])
 
 
@@ -78,7 +78,7 @@ def test_a_mind_may_change_until_the_measurement_is_seen():
     assert reveal("q", 100) == "measured: 100 us; you predicted 20, which is 5.0 times too low"
     late = predict("q", 100, unit="us")
     assert repr(late) == "you predict 20 us; 100 us came after the measurement: kept, not scored"
-    predictions._units.clear()  # another kernel knows the unit from the file
+    predictions._asked.clear()  # another kernel knows the unit from the file
     assert reveal("q", 50) == (
         "measured: 50 us; you predicted 20, which is 2.5 times too low (you predicted 100 after you had seen it, "
         "not scored)"
@@ -153,6 +153,12 @@ def test_two_processes_that_append_at_once_lose_nothing():
     assert predictions.file().stat().st_mode & 0o077 == 0  # nobody else's business
 
 
+def test_an_answer_in_code_keeps_the_unit_of_the_lessons_question():
+    predict("q", unit="graphs")
+    assert repr(predict("q", 2)) == "you predict 2 graphs"
+    assert reveal("q", 4) == "measured: 4 graphs; you predicted 2, which is 2.0 times too low"
+
+
 def test_damaged_lines_are_passed_over_and_stay():
     predict("q", 1)
     damaged = [
@@ -211,7 +217,7 @@ def test_a_question_that_is_asked_in_another_way_starts_afresh():
     assert repr(asked).startswith("no prediction given") and asked.field().children[1].value is None
     assert asked.twin() == "<div><b>Your prediction</b>: q? (hangs or raises) Run this cell to answer.</div>"
     assert reveal("q", "hangs") == "measured: hangs"
-    predictions._options.clear()  # as in a new kernel, where the cell that asks was not run
+    predictions._asked.clear()  # as in a new kernel, where the cell that asks was not run
     assert reveal("q", "raises") == "measured: raises"
     predict("q", 3)
     assert repr(predict("q")) == "you predict 3" and reveal("q", 3).endswith("you predicted 3: exactly that")

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.per_rank import PerRank
-from labkit.timing import Times, Verdict, bootstrap_interval, check_rounds, interleave, median_interval
+from labkit.timing import Times, Verdict, check_rounds, interleave
+from labkit.timing.verdicts import bootstrap_interval, median_interval
 
 
 def noisy(seed: int, factor: float = 1.0, n: int = 40) -> list[float]:
@@ -53,6 +54,12 @@ def test_too_few_rounds_cannot_tell_even_when_far_apart():
 def test_the_interval_holds_the_median(samples):
     low, high = median_interval(samples)
     assert low <= statistics.median(samples) <= high
+
+
+def test_the_interval_of_order_statistics_is_the_narrowest_that_covers():
+    # P(Binomial(20, 1/2) <= 3) = 0.13 % and P(... <= 4) = 0.59 %; of eight, 0.39 % are below the least
+    assert median_interval(range(20)) == (3, 16)
+    assert median_interval(range(8)) == (0, 7) and median_interval(range(7)) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("n", [9, 20, 31])
@@ -218,7 +225,7 @@ def test_a_verdict_survives_its_dictionary():
     verdict = compare(noisy(1, 2.0), noisy(2))
     assert Verdict.from_dict(verdict.to_dict()) == verdict
     assert verdict.to_dict()["outcome"] == "slower"
-    assert Verdict.from_dict(verdict.over(1.1).to_dict()).floor == 1.1
+    assert Verdict.from_dict(compare(noisy(1), noisy(2), floor=1.1).to_dict()).floor == 1.1
     times = Times({"a": noisy(1, 2.0), "b": noisy(2)}, "gloo · cpu")
     told = times.compare("a", "b", case={"blocks": 8, "busy_ms": 5.0})
     assert Verdict.from_dict(json.loads(json.dumps(told.to_dict()))) == told

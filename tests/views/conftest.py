@@ -1,3 +1,3 @@
 """The records that figures are drawn from."""
 
-from hand_made import broken, dense, dense_whole, diverged, step, whole, with_transfers  # noqa: F401
+from hand_made import broken, dense, diverged, step, whole, with_transfers  # noqa: F401

@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 import pytest
+from oddrank.strip.kinds import linear
 
 from labkit import files
 from labkit.views import strip, style
@@ -32,7 +33,7 @@ VISION = {
 TOGETHER = {
     "kinds": {kind: shade for kind, (shade, _) in style.KINDS.items()},
     "stream kinds": {kind: shade for kind, (shade, _) in style.STREAM_KINDS.items()},
-    "variants": {shade: shade for shade in style.COLOURS},
+    "lines": {shade: shade for shade in style.COLOURS},
 }
 LEAST = 12.0  # five times what can just be noticed side by side, because these stand apart
 READABLE = 4.5
@@ -50,7 +51,7 @@ def lab(light: np.ndarray) -> np.ndarray:
 
 
 def distance(one: str, other: str, vision: str) -> float:
-    seen = [lab(np.clip(VISION[vision] @ np.array(style.linear(shade)), 0, 1)) for shade in (one, other)]
+    seen = [lab(np.clip(VISION[vision] @ np.array(linear(shade)), 0, 1)) for shade in (one, other)]
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -11,9 +11,11 @@ import matplotlib.collections
 import pandas as pd
 import pytest
 from oddrank.record import Range, Segment, Tables
-from oddrank.strip.forwards import COLUMNS, take_forward
+from oddrank.strip.forwards import COLUMNS, Forward, take_forward
+from oddrank.strip.words import strip_text
 
-from labkit.views import strip, strip_text, strips
+from labkit.views import strip
+from labkit.views.lanes import choose_piece
 
 
 def took(run, rank):
@@ -147,18 +149,16 @@ def test_dense_forwards_get_a_magnified_piece(dense):
     assert near.get_xlabel().startswith("ms since the forward began (magnified")
 
 
-def test_a_block_that_is_nearly_the_whole_is_not_drawn_again(step, dense):
+def test_a_block_that_is_nearly_the_whole_is_not_drawn_again(step, monkeypatch):
+    monkeypatch.setattr(sys.modules[strip.__module__], "MANY", 1)
     figure = strip(step)
     assert not axes(figure, "magnified") and not any("magnified" in said for said in words(figure))
-    assert not axes(strips({"one": step, "two": step}), "magnified")
-    assert axes(strips({"one": dense, "two": dense}), "magnified")
 
 
 def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
     (ax,) = axes(strip(step), "whole")
     assert ax.get_xlabel() == "ms since the step began"
     assert words(strip(step))[0] == "Eager: 4 collectives and no compiled region in one step"
-    assert words(strips({"one": step, "two": step}))[0] == "One step of one and two, nothing compiled"
     with pytest.raises(ValueError, match="^step 9 was not"):
         strip(step, forward=9)
     assert "forward" not in strip(step).summary
@@ -166,17 +166,6 @@ def test_what_was_marked_as_a_step_is_called_a_step(step, broken):
         keep(step, name, lambda one: one.rank == 0 or one.kind != "collective")
     assert words(strip(step))[0] == "Ranks 0 and 1 part ways at event 0 of this step"
     assert "one forward" not in strip(broken).summary and "One forward fell into" in strip(broken).summary
-
-
-def test_what_tells_eager_variants_apart_is_their_title(step):
-    other = copy.deepcopy(step)
-    for one in other.segments:
-        one.kind = "dispatch" if one.kind == "python" else one.kind
-    figure = strips({"A": step, "D": other})
-    said = "One step of A and D, nothing compiled; only D runs Python code of a tensor subclass"
-    assert words(figure)[0] == said and figure.summary.startswith(said)
-    assert "every rank: eager, 4 collectives" in words(figure)
-    assert "only" not in words(strips({"A": other, "D": other}))[0] + words(strips({"D": other}))[0]
 
 
 def test_the_footnote_explains_ids_only_where_a_bar_has_one(broken, dense):
@@ -220,6 +209,26 @@ def test_a_busy_moment_is_not_taken_for_a_typical_block(dense):
     assert high - low == pytest.approx(0.5, abs=0.05)
 
 
+def in_blocks(*lengths, broken=()):
+    """A forward of blocks that take so many ms: two regions, each with a collective that ends it."""
+    rows, marks, at = [], [], 0.0
+    for number, length in enumerate(lengths):
+        for region in ("1/0", "2/0"):
+            at += length / 2
+            rows.append((0, at - length / 4, at, "collective", "all_reduce", region))
+        marks += [(0, at - length / 2, 1)] if number in broken else []
+    segments = pd.DataFrame(rows, columns=["rank", "start", "end", "kind", "name", "compile"])
+    found = pd.DataFrame(marks, columns=["rank", "at", "number"])
+    return Forward([0], at, segments, segments[:0], found, pd.DataFrame())
+
+
+def test_a_block_between_others_is_magnified_and_one_with_a_break_before_others():
+    assert choose_piece(in_blocks(3, 1, 5, 9, 3), 0) == (4, 9)  # the ends have other parts of the forward
+    assert choose_piece(in_blocks(3, 1, 5, 9, 3, broken=[1, 0]), 0) == (3, 4)
+    assert choose_piece(in_blocks(3, 1, 5, 9, 3, broken=[4]), 0) == (4, 9)
+    assert choose_piece(in_blocks(3, 1, 5, 9, 3), 10) is None
+
+
 def test_ten_thousand_segments_stay_few_artists():
     tables = Tables()
     tables.segments += (
@@ -250,38 +259,11 @@ def test_text_says_the_same_numbers(broken, whole):
     assert strip_text(whole, ranks=[1]) == ("rank 1: 1 region, 4 collectives, no break")
 
 
-def test_variants_share_the_time_scale_and_the_piece(dense, dense_whole):
-    figure = strips({"B": dense, "C": dense_whole}, label="shm · cpu")
-    first, second = axes(figure, "whole")
-    assert first.get_xlim() == second.get_xlim()
-    near, other = axes(figure, "magnified")
-    assert near.get_xlim() == other.get_xlim() and near.get_xlim()[0] == 0
-    assert bars(near, "collective", 0) == bars(other, "collective", 0) == 2
-    assert figure.texts[0].get_text() == "The same forward: 80 compiled regions in B, 1 in C"
-
-
-def test_break_numbers_mean_one_place_in_the_whole_figure(broken, dense):
-    for mark in dense.marks:
-        if mark.line == 8:
-            mark.file, mark.line, mark.func = "<ipython-input-9-1>", 1, "other"
-    said = words(strips({"B": broken, "F": dense}))
-    listed = [text for text in said if text.startswith(("B: In", "F: In"))]
-    assert listed[:2] == ["B: In [3]:8 (forward)", "B: In [3]:12 (forward)"]
-    assert "F: In [9]:1 (other)" in listed
-
-
 def test_nothing_recorded_says_so(broken):
     broken.segments.clear()
     figure = strip(broken)
     assert "Nothing was recorded" in words(figure)
     assert strip_text(broken) == "nothing was recorded: no forward ran inside the record"
-    assert "nothing was recorded" in " ".join(words(strips({"B": broken})))
-
-
-def test_one_variant_without_a_forward_does_not_hide_the_other(broken, whole):
-    broken.segments.clear()
-    figure = strips({"B": broken, "C": whole})
-    assert len(axes(figure, "whole")) == 1 and "nothing was recorded" in words(figure)
 
 
 def test_a_missing_column_is_named_with_its_table(broken):
@@ -305,8 +287,6 @@ def test_what_was_not_recorded_is_refused(broken):
     with pytest.raises(ValueError, match="several variants"):
         variants = pd.concat([broken.segments.frame().assign(variant=v) for v in "BC"])
         strip({"segments": variants, "ranges": broken.ranges.frame()})
-    with pytest.raises(ValueError, match="nothing to draw"):
-        strips({})
 
 
 def test_the_typical_forward_is_the_one_of_median_length(broken):

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labkit.views import label_figure, strip, style
-
-
-def test_a_variant_keeps_its_colour():
-    assert style.variant_colour("B compiled, disabled") == style.variant_colour("B") == "#D55E00"
-    assert style.variant_colour("ours") in style.COLOURS[5:]
+from labkit.views import strip, style
 
 
 def test_drawing_leaves_the_readers_settings_alone(broken):
@@ -64,7 +59,7 @@ def test_wrapped_and_cut_text_fits(size):
 
 def test_a_second_label_replaces_the_first():
     figure = style.Sheet().finish("simulated")
-    label_figure(figure, "nccl")
+    style.label_figure(figure, "nccl")
     assert [t.get_text() for t in figure.texts] == ["nccl"]
     x, y = figure.texts[0].get_position()
     assert x > 0.9 and y < 0.3
