@@ -14,6 +14,7 @@ from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
 from oddrank.look.owners import library_of, owner_of
+from oddrank.look.shared_code import Split, splits
 from oddrank.look.switch_effects import REWRITTEN
 from oddrank.record.guard_words import form, from_break
 
@@ -326,6 +327,7 @@ def _in_python(looked: Look, name: str) -> str:
 def _breaks(looked: Look) -> list[Cause]:
     found = []
     run = int(looked.provenance.get("steps", looked.steps) or 0)
+    shared = splits(looked.record)
     for row in looked.breaks.itertuples():
         if row.owner:
             continue
@@ -333,10 +335,25 @@ def _breaks(looked: Look) -> list[Cause]:
         otherwise = "move this out of the compiled function, or write it with tensor operations"
         fix = _fix(row.reason) or _fix(row.explanation, otherwise)
         cost = f"{looked.cost(row)} outside compiled code"
+        mine = [one for one in shared if (one.reason, one.place) == (row.reason, row.place)]
+        why = ". ".join(filter(None, [row.explanation.rstrip("." * bool(mine)), *_shared(mine, looked)]))
+        fix = "; ".join(dict.fromkeys(filter(None, [fix, *(one.fix for one in mine)])))
         found.append(
-            Cause(f"graph break: {row.reason}", row.place, row.library, row.explanation, cost, fix, row.hints, seconds)
+            Cause(f"graph break: {row.reason}", row.place, row.library, why, cost, fix, row.hints, seconds)
         )  # fmt: skip
     return found
+
+
+def _shared(mine: Sequence[Split], looked: Look) -> list[str]:
+    """Say which calls run in pieces for a break without need; on which rank, where not on all."""
+    ranks: dict[str, list[int]] = {}
+    for one in mine:
+        ranks.setdefault(one.said(looked.unit), []).append(one.rank)
+    every = len(looked.record.profiled)
+    return [
+        f"On rank {', '.join(map(str, at))}, {said}" if len(at) < every else said
+        for said, at in ranks.items()
+    ]
 
 
 def _given_up(looked: Look) -> list[Cause]:
