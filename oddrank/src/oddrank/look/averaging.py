@@ -48,6 +48,10 @@ class Averaging:
             DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
             DistributedDataParallel.no_sync = no_sync  # type: ignore[method-assign]
 
+    def entered(self) -> dict[int, tuple[int, str]]:
+        """When and where the program entered `no_sync` last, by the id of the DDP module."""
+        return {id(ddp): at for ddp, at in self._no_sync.items()}
+
     def own(self) -> None:
         """Let reports of collectives name the module whose gradients one carries, where there are several DDP modules.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, step_collectives, switches, weight_names
+from oddrank.look import checkpoints, step_collectives, switches, training, weight_names
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -35,6 +35,7 @@ _ZERO_ONE = "torch compiles sizes 0 and 1 for themselves, also where a dimension
 _SERVED = (
     f"expected once, as for a single token after a prompt, or a single request; else pad it: {_ZERO_ONE}"
 )
+WASTED = 1e9  # seconds that stand for what is sent without need: after what is wrong, before what takes time
 _CHOICES = "choose outside of the compiled function what the value selects, and pass that"
 # holds the function that torch compiles for all of its own modules
 _SHARED = "torch/_dynamo/external_utils.py"
@@ -111,6 +112,7 @@ def causes(looked: Look) -> list[Cause]:
         *_apart(looked),
         *_lost(looked),
         *_gradients(looked),
+        *_training(looked),
         *_unused(looked),
         *again,
         *broke,
@@ -212,6 +214,15 @@ def _gradients(looked: Look) -> list[Cause]:
         )
         found.append(Cause(said, str(row.before), why=why, fix=fix, seconds=float("inf")))
     return found
+
+
+def _training(looked: Look) -> list[Cause]:
+    """What the recorded steps did not train, trained on the same data, or averaged without need."""
+    held, wrong = looked.held, float("inf")
+    found = [*training.gradients(held["parameters"]), *training.batches(held["seen"])]
+    return [_of(one, wrong) for one in found] + [
+        _of(one, WASTED) for one in training.synchronized(held["averages"])
+    ]
 
 
 def _recompiles(looked: Look) -> list[Cause]:

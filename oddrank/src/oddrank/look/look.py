@@ -24,6 +24,7 @@ from oddrank.look import (
     rows,
     step_collectives,
     switch_effects,
+    training,
     weight_names,
 )
 from oddrank.look.breaks import Again, Break, again_of, breaks_of
@@ -45,6 +46,7 @@ __all__ = ["Look", "gather", "nothing", "read", "together"]
 TEXTS = dict.fromkeys(["rank", "compile", "name", "code", "guards"], "str") | {"rank": "int64"}
 HELD = {"replicas": replicas.TYPES, "calls": step_collectives.TYPES, "gradients": gradients.TYPES}
 HELD |= {"names": weight_names.TYPES, "texts": TEXTS, "asked": callables.TYPES}
+HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen": training.SEEN}
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many

@@ -29,6 +29,7 @@ from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
 from oddrank.look.steps import Options, Steps, watching, wrapped
+from oddrank.look.training import Training
 from oddrank.look.values import Values
 from oddrank.look.weight_names import Names
 from oddrank.places import rewrite
@@ -119,7 +120,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
 
     def complete() -> None:
         if steps.rec is not None and not steps.after:  # compared later it would be of a later step
-            steps.after = _held(steps, first, averaging, leaving, names)
+            steps.after = _held(steps, first, averaging, leaving, names, training)
             values.take()
         keep(steps)
 
@@ -134,7 +135,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
-    leaving, values = Leaving(lambda: not steps.since_ns), Values(steps)
+    leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.enter_context(averaging.watching())
@@ -142,13 +143,19 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(names.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
+        last.enter_context(training.watching())
         if options.values:
             last.enter_context(values.watching())
         yield steps
 
 
 def _held(
-    steps: Steps, first: replicas.First, averaging: Averaging, leaving: Leaving, names: Names
+    steps: Steps,
+    first: replicas.First,
+    averaging: Averaging,
+    leaving: Leaving,
+    names: Names,
+    training: Training,
 ) -> dict[str, pd.DataFrame]:
     """What this rank holds now, and which collectives it has called since the first recorded step."""
     rank = here().rank
@@ -159,6 +166,9 @@ def _held(
             "calls": step_collectives.take(rank, steps.since_ns),
             "gradients": leaving.table(rank),
             "names": names.table(rank),
+            "parameters": training.parameters(rank, steps.since_ns),
+            "averages": training.averages(rank, steps.since_ns, averaging.entered()),
+            "seen": training.seen(rank),
         }
     except Exception as error:  # the script goes on
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"

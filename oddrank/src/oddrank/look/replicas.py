@@ -22,7 +22,18 @@ from oddrank import torch_names
 
 __all__ = [
     *("KINDS", "SHARDS", "TYPES"),
-    *("begin", "compared", "differing", "everything", "fingerprint", "living", "readable", "take", "wrong"),
+    *(
+        "begin",
+        "compared",
+        "differing",
+        "everything",
+        "fingerprint",
+        "living",
+        "readable",
+        "sharded",
+        "take",
+        "wrong",
+    ),
 ]
 
 TYPES = {
@@ -278,8 +289,8 @@ def _within(
     if isinstance(module, DistributedDataParallel):
         owner, ranks, ddp = DDP, _members(module.process_group), id(module)
         seen |= {id(p) for n, p in module.module.named_parameters() if n in module.parameters_to_ignore}
-    elif sharded := _sharded(module):
-        owner, ranks = "parameters that fully_shard did not shard", sharded
+    elif over := sharded(module):
+        owner, ranks = "parameters that fully_shard did not shard", over
     for tensors, buffers in ((module._parameters, False), (module._buffers, True)):
         for name, tensor in tensors.items():
             if tensor is None or id(tensor) in seen:
@@ -314,7 +325,7 @@ def _plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer) and tensor.layout == torch.strided
 
 
-def _sharded(module: nn.Module) -> tuple[int, ...]:
+def sharded(module: nn.Module) -> tuple[int, ...]:
     """The ranks over which `fully_shard` has sharded a module's parameters; () where it is none of its modules."""
     known = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if known is None or not isinstance(module, known):

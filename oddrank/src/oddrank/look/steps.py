@@ -72,6 +72,8 @@ class Steps:
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
         begins: Called when a step begins, up to the last recorded one.
+        given: Called with what a compiled call of a recorded step is given.
+        trained: Called with an optimizer before its step in a recorded step; what it returns is called after it.
         returned: Called with what a compiled call returns, up to the last recorded step.
         keep_values: Writes what this rank computed to a file.
         took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
@@ -95,6 +97,8 @@ class Steps:
         self.seen = Seen()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
+        self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None
+        self.trained: Callable[[Any], Callable[[], None]] = lambda optimizer: lambda: None
         self.returned: Callable[[Any], None] = lambda _: None
         self.keep_values: Callable[[Path], object] = lambda _: None
         self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
@@ -122,6 +126,8 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
+            if self.recording:
+                self.given(args, kwargs)
             found = made(*args, **kwargs)
             self._give(found)
             return found
@@ -139,8 +145,12 @@ class Steps:
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
+        after = self.trained(args[0]) if self.recording and args else None
         try:
-            return step(*args, **kwargs)
+            found = step(*args, **kwargs)
+            if after is not None:
+                after()
+            return found
         finally:
             self._stepping = False
             if not self.options.step:
@@ -155,6 +165,11 @@ class Steps:
             return fn(*args, **kwargs)
         finally:
             self._end()
+
+    @property
+    def recording(self) -> bool:
+        """Whether a step is under way that is recorded."""
+        return self.open and self.rec is not None
 
     def trains(self) -> None:
         """Note that there is an optimizer."""

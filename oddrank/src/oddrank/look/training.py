@@ -1,0 +1,347 @@
+"""What the recorded steps trained: parameters without gradient, gradients averaged too often, ranks with one batch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from oddrank.live import introspect
+from oddrank.look import replicas
+from oddrank.look.finding import Finding
+from oddrank.look.steps import Steps, wrapped
+from oddrank.torch_names import hide_from_dynamo
+
+__all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "gradients", "synchronized"]
+
+# of each parameter of an optimizer: its steps that were recorded, and in how many it had no gradient, or zeros
+PARAMETERS = {
+    "rank": "int64",
+    "name": "str",
+    "held": "bool",
+    "steps": "int64",
+    "missing": "int64",
+    "zero": "int64",
+}
+PARAMETERS |= {"calls": "str"}
+# of each module whose gradients ranks average: backwards, and those in which they were averaged
+AVERAGES = {
+    "rank": "int64",
+    "how": "str",
+    "name": "str",
+    "ranks": "str",
+    "steps": "int64",
+    "backwards": "int64",
+}
+AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str"}
+# what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step
+SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
+MOST = 4  # names that are listed
+_FSDP = "fully_shard"
+
+
+class Training:
+    """Notes gradients, backwards, losses and inputs of the recorded steps. Only what they have already is read.
+
+    Args:
+        steps: Which step it is.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._inside = False
+        self._thread = threading.get_ident()
+        self._parameters: dict[int, tuple[torch.Tensor, list[int]]] = {}
+        self._backwards: list[tuple[int, int, int]] = []  # the step, and when it began and ended
+        self._seen: list[tuple[int, str, str]] = []
+        self._stepped: list[int] = []  # when each optimizer step ended
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note them in a block; torch is as it was afterwards."""
+        method, function = torch.Tensor.backward, torch.autograd.backward
+        torch.Tensor.backward = wrapped(method, self._backward)  # type: ignore[method-assign, assignment]
+        torch.autograd.backward = wrapped(function, self._backward)
+        self._steps.given, self._steps.trained = self._given, self._trained
+        try:
+            yield
+        finally:
+            torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
+
+    def _backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if self._inside or not self._steps.recording or threading.get_ident() != self._thread:
+            return original(*args, **kwargs)
+        losses = args[0] if args else kwargs.get("tensors", kwargs.get("self"))
+        for loss in losses if isinstance(losses, (tuple, list)) else [losses]:
+            if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+                self._see("loss", [loss])
+        self._inside, began = True, time.time_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside = False
+            self._backwards.append((self._steps.found, began, time.time_ns()))
+
+    def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note what a compiled call is given."""
+        self._see("input", [one for one in _tensors([*args, *kwargs.values()]) if not one.requires_grad])
+
+    def _see(self, kind: str, tensors: Sequence[torch.Tensor]) -> None:
+        with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
+            local = [getattr(one, "to_local", lambda one=one: one)() for one in tensors]
+            prints = [
+                replicas.fingerprint(one) for one in local if replicas.readable(one.detach()) and one.numel()
+            ]
+            if prints:
+                self._seen.append((self._steps.found, kind, " ".join(prints)))
+
+    def _trained(self, optimizer: Any) -> Callable[[], None]:
+        """Note the gradients that an optimizer has; what is returned notes them after its step."""
+        every = [
+            p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)
+        ]
+        before = {id(p) for p in every if p.grad is not None}
+
+        def after() -> None:
+            self._stepped.append(time.time_ns())
+            with contextlib.suppress(Exception), torch.no_grad():
+                zero = _zeros([p for p in every if p.grad is not None])
+                for p in every:
+                    counts = self._parameters.setdefault(id(p), (p, [0, 0, 0]))[1]
+                    counts[0] += 1
+                    counts[1] += p.grad is None and id(p) not in before
+                    counts[2] += id(p) in zero
+
+        return after
+
+    # --- the tables ---
+
+    def parameters(self, rank: int, since_ns: int) -> pd.DataFrame:
+        """Make the table of the optimizers' parameters: its columns are those of `PARAMETERS`."""
+        names = {id(tensor): name for _, name, _, tensor, _ in replicas.everything()}
+        calls = self._in_forward(since_ns)
+        rows = [
+            (rank, names.get(id(p), str(tuple(p.shape))), id(p) in names, *counts, calls)
+            for p, counts in self._parameters.values()
+        ]
+        return pd.DataFrame(rows, columns=list(PARAMETERS)).astype(PARAMETERS)
+
+    def _in_forward(self, since_ns: int) -> str:
+        """The in-place collectives that the program's own lines called before the first backward of a step."""
+        begins = [since_ns, *self._stepped]
+        forwards = [
+            (at, min((began for _, began, _ in self._backwards if began > at), default=0)) for at in begins
+        ]
+        gathers = {name for how, _, _, groups, _ in _averaging() if how == _FSDP for name in groups}
+        found = dict.fromkeys(
+            f"dist.{call.called} at {call.place}"
+            for call in introspect.collectives(since_ns) or ()
+            if call.called and call.place and call.group not in gathers
+            if any(at < call.time_ns < until for at, until in forwards)
+        )
+        return ", ".join(list(found)[:MOST])
+
+    def _within(self, time_ns: int) -> tuple[int, int] | None:
+        return next(
+            ((step, began) for step, began, ended in self._backwards if began <= time_ns <= ended), None
+        )
+
+    def averages(self, rank: int, since_ns: int, entered: Mapping[int, tuple[int, str]]) -> pd.DataFrame:
+        """Make the table of modules whose gradients ranks average: its columns are those of `AVERAGES`.
+
+        Args:
+            rank: This process.
+            since_ns: The `time.time_ns()` when the first recorded step began.
+            entered: When and where the program entered `no_sync` last, by the id of a DDP module.
+        """
+        known = introspect.collectives() or []
+        if not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns):
+            return pd.DataFrame([], columns=list(AVERAGES)).astype(AVERAGES)  # of many it kept the last only
+        rows = []
+        for how, name, ranks, groups, ident in _averaging():
+            mine = [call for call in known if call.group in groups and "reduce" in f"{call.op} {call.called}"]
+            within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
+            averaged = {at for at, _ in within}
+            when, where = entered.get(ident, (0, ""))
+            about = (len({step for step, *_ in self._backwards}), len(self._backwards), len(averaged))
+            sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
+            rows.append((rank, how, name, _named(ranks), *about, sent, where if when >= since_ns else ""))
+        return pd.DataFrame(rows, columns=list(AVERAGES)).astype(AVERAGES)
+
+    def seen(self, rank: int) -> pd.DataFrame:
+        """Make the table of what this rank computed on: its columns are those of `SEEN`."""
+        groups = dict.fromkeys(_named(ranks) for _, _, ranks, _, _ in _averaging() if len(ranks) > 1)
+        rows = [(rank, ranks, *one) for ranks in groups for one in self._seen]
+        return pd.DataFrame(rows, columns=list(SEEN)).astype(SEEN)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from _tensors(list(value.values()))
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+def _zeros(parameters: Sequence[Any]) -> set[int]:
+    """The ids of parameters whose gradient is zero everywhere on this rank; each device is asked once."""
+    by_device: dict[Any, list[tuple[int, torch.Tensor]]] = {}
+    for p in parameters:
+        grad = getattr(p.grad, "to_local", lambda p=p: p.grad)()
+        if replicas.readable(grad) and grad.numel():
+            by_device.setdefault(grad.device, []).append((id(p), torch.count_nonzero(grad)))
+    return {
+        ident
+        for those in by_device.values()
+        for (ident, _), count in zip(those, torch.stack([n for _, n in those]).tolist(), strict=True)
+        if count == 0
+    }
+
+
+def _averaging() -> Iterator[tuple[str, str, tuple[int, ...], set[str], int]]:
+    """The outermost modules whose gradients are averaged: how, class, ranks, names of their groups, and id."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    for root in replicas.living():
+        for module in root.modules():
+            if isinstance(module, DistributedDataParallel):
+                inner = getattr(module.module, "_orig_mod", module.module)
+                group = module.process_group
+                yield "DDP", type(inner).__name__, _members(group), {group.group_name}, id(module)
+                break
+            if ranks := replicas.sharded(module):
+                meshes: list[Any] = [getattr(p, "device_mesh", None) for p in module.parameters()]
+                groups = {group.group_name for mesh in meshes if mesh for group in mesh.get_all_groups()}
+                # `fully_shard` makes a class of its own, with the name of the module's before it
+                yield _FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module)
+                break
+
+
+def _members(group: Any) -> tuple[int, ...]:
+    return tuple(sorted(dist.get_process_group_ranks(group)))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks))
+
+
+# --- what is found in the tables of all ranks ---
+
+
+def gradients(table: pd.DataFrame) -> list[Finding]:
+    """Parameters of optimizers that had no gradient, or zeros, in every recorded step on every rank that has them.
+
+    Args:
+        table: What all ranks noted, with the columns of `PARAMETERS`.
+    """
+    if table.empty:
+        return []
+    by_name = table.groupby("name", sort=False)
+    every, steps = len(by_name), int(table["steps"].max())
+    found = []
+    none = by_name.filter(lambda rows: bool((rows["missing"] == rows["steps"]).all()))
+    names = list(dict.fromkeys(none["name"]))
+    if names and not none["held"].any():
+        found.append(
+            Finding(
+                "",
+                f"the optimizer steps on {len(names)} tensors that no module holds, and none of them had a gradient"
+                f" in {steps} of {steps} recorded steps",
+                "the model has other parameters by now than when the optimizer was made",
+                "make the optimizer after fully_shard, DDP, .to() and load_state_dict(assign=True)",
+            )
+        )
+    elif names:
+        calls = next(iter(none["calls"][none["calls"] != ""]), "")
+        why = f"a collective in place has no backward, and a forward calls {calls}" if calls else ""
+        fix = "where they should be trained, find what cuts them off from the loss: .detach(), no_grad, a module that"
+        fix += " does not run, a collective in place (torch.distributed.nn.functional has those with a gradient);"
+        fix += " else leave them out of the optimizer"
+        found.append(Finding("", f"{_listed(names, every)} had no gradient in {_of(steps)}", why, fix))
+    zero = by_name.filter(lambda rows: bool((rows["zero"] == rows["steps"]).all()))
+    if names := list(dict.fromkeys(zero["name"])):
+        fix = "where they should be trained, find what multiplies by zero: a mask, a factor, a saturated activation"
+        found.append(
+            Finding("", f"the gradient of {_listed(names, every)} was zero in {_of(steps)}", "", fix)
+        )
+    return found
+
+
+def _of(steps: int) -> str:
+    return f"{steps} of {steps} recorded optimizer steps"
+
+
+def _listed(names: Sequence[str], every: int) -> str:
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return f"{len(names)} of {every} parameters ({', '.join(names[:MOST])}{more})"
+
+
+def synchronized(table: pd.DataFrame) -> list[Finding]:
+    """Modules whose gradients were averaged in each of several backwards before one optimizer step.
+
+    Args:
+        table: What all ranks noted, with the columns of `AVERAGES`.
+    """
+    found = []
+    for (how, name), rows in table.groupby(["how", "name"], sort=False):
+        row = rows.iloc[0]
+        if not (rows["backwards"] > rows["steps"]).all() or (rows["averaged"] < rows["backwards"]).any():
+            continue
+        each = row.backwards / row.steps
+        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, and"
+        said += f" optimizer.step came after {each:g} of them"
+        if row.bytes > 0:
+            wasted = row.bytes / row.steps * (1 - 1 / each)
+            said += f": {wasted / 1e6:.3g} of {row.bytes / row.steps / 1e6:.3g} MB a step are not needed"
+        why, fix = "", "enter no_sync() around the forward and backward of all but the last"
+        if how == _FSDP:
+            fix = "set_requires_gradient_sync(False) on the root module before all but the last backward; gradients"
+            fix += " then stay whole on each rank, which takes memory"
+        elif where := next(iter(rows["no_sync"][rows["no_sync"] != ""]), ""):
+            why = f"no_sync at {where} held no forward, and DDP decides there"
+        found.append(Finding("", said, why, fix))
+    return found
+
+
+def batches(table: pd.DataFrame) -> list[Finding]:
+    """Ranks that average gradients, and computed on the same inputs with the same losses in every recorded step.
+
+    Args:
+        table: What all ranks noted, with the columns of `SEEN`.
+    """
+    found = []
+    for ranks, rows in table.groupby("ranks", sort=False):
+        named = ranks.split(",")
+        mine = rows[rows["rank"].astype(str).isin(named)]
+        each = [
+            list(zip(of["step"], of["kind"], of["fingerprint"], strict=True))
+            for _, of in mine.groupby("rank")
+        ]
+        kinds = set(mine["kind"])
+        if len(each) < len(named) or kinds != {"loss", "input"} or any(one != each[0] for one in each):
+            continue
+        steps = mine["step"].nunique()
+        found.append(
+            Finding(
+                "",
+                f"ranks {', '.join(named)} average their gradients, and computed the same batch: inputs and losses were"
+                f" equal to the last bit in {steps} of {steps} recorded steps",
+                "",
+                "give each rank a part of the data of its own: DistributedSampler, another seed, or split the stream by"
+                " rank",
+            )
+        )
+    return found
+
+
+hide_from_dynamo(Training._backward.__code__)
+hide_from_dynamo(Training._given.__code__, Training._see.__code__, Training._trained.__code__, calls=True)

@@ -1,0 +1,87 @@
+"""What recorded steps did not train, trained on one batch, or averaged without need; each with its repaired twin."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from oddrank.look.causes import causes
+from oddrank.look.function import look
+from torch import nn
+
+pytestmark = pytest.mark.slow
+
+
+class Net(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.unused = nn.Linear(dim, dim)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, cut=False, gate=True):
+        y = self.up(x)
+        y = self.down((y.detach() if cut else y).relu())
+        return x + y * (self.gate if gate else 1)
+
+
+def train(what: str, wrong: bool) -> None:
+    """Train in one of the ways that nothing reports, or as it was meant."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    net: nn.Module = Net(12)
+    left_out = ("unused", "gate")
+    trained = [p for name, p in net.named_parameters() if not name.startswith(left_out)]
+    if what == "stale":
+        early = torch.optim.SGD(trained, 0.1)
+    if what in ("stale", "sharded"):
+        run: nn.Module = torch.compile(fully_shard(net), backend="aot_eager")
+        trained = [p for name, p in net.named_parameters() if not name.startswith(left_out)]
+    else:
+        net = DDP(net, find_unused_parameters=True)
+        run = torch.compile(net, backend="aot_eager")
+    optimizer = early if what == "stale" and wrong else torch.optim.SGD(trained, 0.1)
+    generator = torch.Generator().manual_seed(3 if what == "batch" and wrong else dist.get_rank())
+    for _ in range(6):
+        for micro in range(3 if what in ("averaged", "sharded") else 1):
+            x, last = torch.randn(4, 12, generator=generator), micro == 2
+            quiet = net.no_sync if what == "averaged" and not last else contextlib.nullcontext
+            if what == "sharded" and not wrong:
+                net.set_requires_gradient_sync(last)
+            with contextlib.nullcontext() if wrong else quiet():
+                loss = run(x, cut=what == "cut" and wrong, gate=what == "zero" and wrong).square().mean()
+            with quiet():
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+SAID = {
+    "cut": r"2 of 4 parameters \(up.weight, up.bias\) had no gradient in 3 of 3 recorded optimizer steps",
+    "zero": r"the gradient of 4 of 4 parameters \(up.weight, up.bias, down.weight, down.bias\) was zero in 3 of 3",
+    "stale": r"the optimizer steps on 4 tensors that no module holds, and none of them had a gradient in 3 of 3",
+    "batch": r"ranks 0, 1 average their gradients, and computed the same batch: .* in 3 of 3 recorded steps",
+    "averaged": r"DDP averaged the gradients of Net in 9 of 9 backwards, .* came after 3 of them: .* MB a step",
+    "sharded": r"fully_shard averaged the gradients of Net in 9 of 9 backwards, .* came after 3 of them",
+}
+NEEDED = ("had no gradient", "was zero", "no module holds", "the same batch", "are not needed")
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_is_silent_is_said_and_its_repaired_twin_stays_silent(ranks, what):
+    found = causes(look(ranks, train, what, True))
+    (one,) = [cause for cause in found if re.search(SAID[what], cause.said)]
+    if what == "averaged":
+        assert re.search(r"no_sync at .*test_training.py:\d+ held no forward", one.why)
+    others = [
+        cause.said for cause in found if cause is not one and any(word in cause.said for word in NEEDED)
+    ]
+    assert others == []
+    said = [cause.said for cause in causes(look(ranks, train, what, False))]
+    assert not [one for one in said if any(word in one for word in NEEDED)], said
