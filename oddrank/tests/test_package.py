@@ -43,7 +43,10 @@ def test_the_command_runs_where_nothing_else_is_installed(tmp_path):
     assert alone("tables", str(tmp_path), "--json").stdout.startswith("{")
     # and says what the other commands lack
     assert "no: torch is not installed" in alone("doctor").stdout
-    for words, lacks in ((("look", "train.py"), "torch and pandas are"), (("report", str(tmp_path)), "pandas is")):
+    for words, lacks in (
+        (("look", "train.py"), "torch and pandas are"),
+        (("report", str(tmp_path)), "pandas is"),
+    ):
         done = alone(*words)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert f"oddrank: {lacks} not installed here: " in done.stderr

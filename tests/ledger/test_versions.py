@@ -99,7 +99,7 @@ def test_what_differs_between_two_versions_is_printed_with_both(recorded, monkey
             "no ledger is recorded on torch 2.14.0 (there is: 2.9.0, 2.11.0, 2.12.0)",
         ),
         (["--torch", "2.15.0", "--diff", "2.14.0"], "`labkit ledger --torch 2.14.0` makes one"),
-        (["--torch", "1.0"], "labkit supports torch"),
+        (["--torch", "1.0"], "oddrank supports torch"),
         (["--torch", "new"], "a torch version is a release such as 2.15.0, got 'new'"),
         (["--torch", "2.15.0", "--save"], "--save goes without --torch and --diff"),
         (["--again"], "--again goes with --save"),
@@ -211,7 +211,7 @@ def test_answers_that_cannot_be_saved_are_printed_all_the_same(tmp_path, monkeyp
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("labkit.report.write", full)
+    monkeypatch.setattr("oddrank.report.write", full)
     monkeypatch.setattr(command, "run", lambda facts, **o: tuple(o["each"](a) or a for a in map(_yes, facts)))
     assert cli.main(["ledger", "--only", FACT.id, "--save", str(tmp_path)]) == 3
     found = capsys.readouterr()
