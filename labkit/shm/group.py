@@ -41,12 +41,6 @@ class Done(dist.Work):
     def is_completed(self) -> bool:
         return True
 
-    def is_success(self) -> bool:
-        return True
-
-    def result(self) -> list[Tensor]:
-        return self._tensors
-
     def get_future(self) -> Future[Any]:
         if self._future is None:
             self._future = Future()
@@ -74,40 +68,23 @@ def collective(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
-def as_list(some: Some) -> Tensors:
+def _as_list(some: Some) -> Tensors:
     """Return the tensors of a call, which is for one tensor or, coalesced, for several."""
     return [some] if isinstance(some, Tensor) else some
 
 
-def expect(op: str, tensors: Tensors, count: int, numel: int, dtype: torch.dtype) -> None:
-    """Refuse tensors of other sizes, before any peer is involved.
-
-    Args:
-        op: What is called.
-        tensors: The tensors.
-        count: How many there must be.
-        numel: How many elements each must hold.
-        dtype: Of which dtype.
-
-    Raises:
-        ValueError: If there are others.
-    """
+def _expect(op: str, tensors: Tensors, count: int, numel: int, dtype: torch.dtype) -> None:
+    """Raise ValueError, before any peer is involved, unless there are so many tensors of such a size and dtype."""
     got = [(t.numel(), t.dtype) for t in tensors]
     if got != [(numel, dtype)] * count:
         said = ", ".join(f"{has} of {of}" for has, of in got)
         raise ValueError(f"{op} over shm takes {count} x {numel} elements of {dtype} here, got {said}")
 
 
-def common(low: int, high: int, start: int, stop: int) -> tuple[slice, slice]:
-    """Return what a piece and a section of the same row have in common: the slice of the piece, and of the section.
+def _common(low: int, high: int, start: int, stop: int) -> tuple[slice, slice]:
+    """Return what a piece and a section of one row have in common: the slice of the piece, and of the section.
 
-    Args:
-        low: Where the piece begins.
-        high: Where it ends.
-        start: Where the section begins.
-        stop: Where it ends.
-
-    >>> common(0, 10, 8, 12), common(10, 20, 8, 12)
+    >>> _common(0, 10, 8, 12), _common(10, 20, 8, 12)
     ((slice(8, 10, None), slice(0, 2, None)), (slice(0, 2, None), slice(2, 4, None)))
     """
     first = max(low, start)
@@ -221,15 +198,15 @@ class ShmProcessGroup(dist.ProcessGroup):
     @collective("reduce_scatter")
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Done:
         for output, parts in zip(outputs, inputs, strict=True):
-            expect("reduce_scatter", parts, self._n, output.numel(), output.dtype)
+            _expect("reduce_scatter", parts, self._n, output.numel(), output.dtype)
             self._reduce_scatter(output, torch.cat([flat(t) for t in parts]), opts)
         return self._handle(outputs, opts)
 
     @collective("reduce_scatter_tensor")
     def reduce_scatter_single(self, output: Some, input: Some, opts: Any = None) -> Done:
-        outputs, inputs = as_list(output), as_list(input)
+        outputs, inputs = _as_list(output), _as_list(input)
         for out, whole in zip(outputs, inputs, strict=True):
-            expect("reduce_scatter_tensor", [whole], 1, out.numel() * self._n, out.dtype)
+            _expect("reduce_scatter_tensor", [whole], 1, out.numel() * self._n, out.dtype)
             self._reduce_scatter(out, flat(whole), opts)
         return self._handle(outputs, opts)
 
@@ -256,7 +233,7 @@ class ShmProcessGroup(dist.ProcessGroup):
         for i, output in enumerate(outputs):
             numel = output.numel()
             if root == self._me:
-                expect("scatter", inputs[i], self._n, numel, output.dtype)
+                _expect("scatter", inputs[i], self._n, numel, output.dtype)
             with Outputs([output]) as (row,):
                 whole = torch.cat([flat(t) for t in inputs[i]]) if root == self._me else row.repeat(self._n)
                 self._broadcast("scatter", whole, root, opts)
@@ -275,16 +252,16 @@ class ShmProcessGroup(dist.ProcessGroup):
     @collective("all_gather")
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Done:
         for parts, tensor in zip(outputs, inputs, strict=True):
-            expect("all_gather", parts, self._n, tensor.numel(), tensor.dtype)
+            _expect("all_gather", parts, self._n, tensor.numel(), tensor.dtype)
             with Outputs(parts) as rows:
                 self._gather("all_gather", "", rows, tensor, opts)
         return self._handle([t for parts in outputs for t in parts], opts)
 
     @collective("all_gather_into_tensor")
     def all_gather_single(self, output: Some, input: Some, opts: Any = None) -> Done:
-        outputs, inputs = as_list(output), as_list(input)
+        outputs, inputs = _as_list(output), _as_list(input)
         for whole, tensor in zip(outputs, inputs, strict=True):
-            expect("all_gather_into_tensor", [whole], 1, tensor.numel() * self._n, tensor.dtype)
+            _expect("all_gather_into_tensor", [whole], 1, tensor.numel() * self._n, tensor.dtype)
             with Outputs([whole]) as (row,):
                 self._gather("all_gather", "", row.chunk(self._n), tensor, opts)
         return self._handle(outputs, opts)
@@ -295,7 +272,7 @@ class ShmProcessGroup(dist.ProcessGroup):
             parts: Tensors = []
             if opts.rootRank == self._me:
                 parts = outputs[i]
-                expect("gather", parts, self._n, tensor.numel(), tensor.dtype)
+                _expect("gather", parts, self._n, tensor.numel(), tensor.dtype)
             with Outputs(parts) as rows:
                 self._gather("gather", f"root {opts.rootRank}", rows, tensor, opts)
         return self._handle([t for parts in outputs for t in parts], opts)
@@ -345,7 +322,7 @@ class ShmProcessGroup(dist.ProcessGroup):
 
             def take(parts: list[Tensor], low: int, high: int) -> None:
                 for row, part, start in zip(rows, parts, starts, strict=True):
-                    here, there = common(low, high, start, start + len(row))
+                    here, there = _common(low, high, start, start + len(row))
                     row[there].copy_(part[here])
 
             self._exchange(call("all_to_all", "", dtype, mine.shape), mine, take, opts)

@@ -107,13 +107,12 @@ def slots(memory: mmap.mmap, size: int) -> Callable[[torch.dtype, tuple[int, ...
         memory: The shared memory.
         size: Number of ranks.
     """
-    with torch.inference_mode(False):  # a slot must stay writable outside inference mode too
-        whole = torch.frombuffer(memory, dtype=torch.uint8, offset=size * PAGE).view(2, size, SLOT_BYTES)
+    whole = torch.frombuffer(memory, dtype=torch.uint8, offset=size * PAGE).view(2, size, SLOT_BYTES)
 
     @lru_cache(maxsize=4096)
     def of(dtype: torch.dtype, shape: tuple[int, ...]) -> Slots:
         nbytes = math.prod(shape) * dtype.itemsize
-        with torch.inference_mode(False):
+        with torch.inference_mode(False):  # a slot must stay writable outside inference mode too
             even, odd = ([slot[:nbytes].view(dtype).view(shape) for slot in turn] for turn in whole)
         return even, odd
 
