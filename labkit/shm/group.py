@@ -18,7 +18,7 @@ from labkit.shm.board import JOINING, Board
 from labkit.shm.calls import Call, call, reducer, reduction
 from labkit.shm.errors import Mismatch
 from labkit.shm.segment import share, slots
-from labkit.shm.tensors import FakeTensorGiven, Outputs, cut, flat, plain
+from labkit.shm.tensors import FakeTensorGiven, Outputs, cut, flat
 
 profiling = torch_compat.profiling_flag()
 Tensors = Sequence[Tensor]
@@ -279,53 +279,63 @@ class ShmProcessGroup(dist.ProcessGroup):
 
     @collective("all_to_all")
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Done:
-        self._all_to_all(outputs, inputs, False, opts)
+        if not len(inputs) == len(outputs) == self._n:
+            raise ValueError(f"all_to_all takes one input and one output for each of {self._n} ranks")
+        counts = [t.numel() for t in (*inputs, *outputs)]
+        with Outputs(outputs) as rows:
+            mine = torch.cat([flat(t) for t in inputs])
+            self._all_to_all(rows, mine, self._agree(counts, opts), opts)
         return self._handle(outputs, opts)
 
     @collective("all_to_all_single")
     def all_to_all_single(
         self, output: Tensor, input: Tensor, taken: Sequence[int], given: Sequence[int], opts: Any = None
     ) -> Done:
-        n, equal = self._n, not taken and not given
-        # torch refuses sizes that do not add up, as those of rows that cannot be shared equally
-        received, sent = (
-            plain(tensor).split(list(sizes) or [len(tensor) // n] * n)
-            for tensor, sizes in ((output, taken), (input, given))
-        )
-        self._all_to_all(received, sent, equal, opts)
+        sent, received = self._counts(input, given), self._counts(output, taken)
+        if equal := not taken and not given:
+            _expect("all_to_all_single", [output], 1, input.numel(), input.dtype)
+        with Outputs([output]) as (row,):
+            mine = flat(input)
+            tables = [sent] * self._n if equal else self._agree(sent + received, opts)
+            self._all_to_all(row.split(received), mine, tables, opts)
         return self._handle([output], opts)
 
-    def _all_to_all(self, outputs: Tensors, inputs: Tensors, equal: bool, opts: Any) -> None:
-        n, me, dtype = self._n, self._me, inputs[0].dtype
-        if len(inputs) != n or len(outputs) != n or {t.dtype for t in (*inputs, *outputs)} != {dtype}:
-            raise ValueError(f"all_to_all takes one input and one output of one dtype for each of {n} ranks")
-        with Outputs(outputs) as rows:
-            mine = torch.cat([flat(t) for t in inputs])
-            counts = [t.numel() for t in (*inputs, *outputs)]
-            tables = [counts] * n
-            if not equal:  # first all ranks learn how much each sends to each, and expects of it
-                all_counts = torch.zeros(n, 2 * n, dtype=torch.int64)
-                self._gather("all_to_all", "counts", list(all_counts), torch.tensor(counts), opts)
-                tables = all_counts.tolist()
-            for source in range(n):
-                for target in range(n):
-                    sent, expected = tables[source][target], tables[target][n + source]
-                    if sent != expected:  # every rank sees all tables, so all raise alike
-                        raise Mismatch(
-                            f"ranks disagree in all_to_all: rank {source} sends {sent} elements to rank {target}, "
-                            f"which expects {expected}"
-                        )
-            most = max(sum(table[:n]) for table in tables)
-            if len(mine) < most:  # what ranks put is of one length
-                mine = torch.cat([mine, mine.new_empty(most - len(mine))])
-            starts = [sum(table[:me]) for table in tables]
+    def _counts(self, tensor: Tensor, sizes: Sequence[int]) -> list[int]:
+        """Return how many elements of a tensor belong to each rank, from numbers of rows; from none it is shared."""
+        n, rows = self._n, len(tensor)
+        sizes = sizes or [rows // n] * n
+        if len(sizes) != n or sum(sizes) != rows:
+            raise ValueError(f"all_to_all_single cannot split {rows} rows for {n} ranks into {list(sizes)}")
+        return [size * tensor[:1].numel() for size in sizes]
 
-            def take(parts: list[Tensor], low: int, high: int) -> None:
-                for row, part, start in zip(rows, parts, starts, strict=True):
-                    here, there = _common(low, high, start, start + len(row))
-                    row[there].copy_(part[here])
+    def _agree(self, counts: list[int], opts: Any) -> list[list[int]]:
+        """Return how many elements each rank sends to each, and then expects of each; all raise if they disagree."""
+        n = self._n
+        every = torch.empty(n, 2 * n, dtype=torch.int64)
+        self._gather("all_to_all", "counts", list(every), torch.tensor(counts), opts)
+        tables = every.tolist()
+        for source in range(n):
+            for target in range(n):
+                sent, expected = tables[source][target], tables[target][n + source]
+                if sent != expected:
+                    raise Mismatch(
+                        f"ranks disagree in all_to_all: rank {source} sends {sent} elements to rank {target}, "
+                        f"which expects {expected}"
+                    )
+        return tables
 
-            self._exchange(call("all_to_all", "", dtype, mine.shape), mine, take, opts)
+    def _all_to_all(self, rows: Tensors, mine: Tensor, tables: list[list[int]], opts: Any) -> None:
+        starts = [sum(table[: self._me]) for table in tables]
+        most = max(sum(table[: self._n]) for table in tables)
+        if len(mine) < most:  # what ranks put is of one length
+            mine = torch.cat([mine, mine.new_empty(most - len(mine))])
+
+        def take(parts: list[Tensor], low: int, high: int) -> None:
+            for row, part, start in zip(rows, parts, starts, strict=True):
+                here, there = _common(low, high, start, start + len(row))
+                row[there].copy_(part[here])
+
+        self._exchange(call("all_to_all", "", mine.dtype, mine.shape), mine, take, opts)
 
     @collective("barrier")
     def barrier(self, opts: Any = None) -> Done:
