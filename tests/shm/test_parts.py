@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -150,6 +151,20 @@ def test_a_turn_that_failed_is_taken_back():
     one.fail("rank 0 stopped in barrier(): Deadline")
     with pytest.raises(shm.PeerLeft, match="stopped in barrier"):
         meet(other, 1)
+
+
+def test_whoever_looks_at_a_rank_that_waits_finds_it_in_shm():
+    one, _ = pair(timeout=0.1)
+    seen = set()
+    one.next_turn()
+    sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        one.meet(BARRIER)
+    except shm.Deadline:
+        pass
+    finally:
+        sys.setprofile(None)
+    assert seen == {board.__file__}
 
 
 def test_the_fence_for_other_processors_lets_a_thread_through_again():
