@@ -3,9 +3,9 @@
 An `all_reduce` of a few kilobytes between two ranks takes 10 to 20 us, where gloo takes hundreds of us
 (`python benchmarks/shm.py`). So the time that a program spends between its collectives becomes visible on a laptop.
 
-- All collectives are implemented here; `send` and `recv` go over gloo. Copies work for every dtype, reductions for
-  every dtype that torch adds or compares on the CPU. Parts are added in the order of the ranks, so all ranks get the
-  same bits.
+- All collectives are here but the deprecated `all_gather_coalesced`; `send` and `recv` go over gloo. Copies work for
+  every dtype, reductions for every dtype that torch adds or compares on the CPU. Parts are added in the order of the
+  ranks, so all ranks get the same bits.
 - A collective has ended when it returns, `async_op=True` or not. So ranks must start the collectives of *all* groups in
   the same order. Where gloo would let two groups overtake each other, both ranks wait here until the deadline.
 - When ranks are in different calls, each of them raises `Mismatch`. A wait ends in `Deadline` (the group's timeout)
@@ -26,14 +26,13 @@ from oddrank.live.introspect import codes
 from oddrank.live.stacks import Spin, spin
 
 from labkit import torch_compat
-from labkit.shm import board, collectives, group, link, operations, tensors
-from labkit.shm.errors import Deadline, Mismatch, OutOfMemory, PeerGone, PeerLeft, ShmError
+from labkit.shm import board, calls, group, segment, tensors
+from labkit.shm.errors import Deadline, Mismatch, PeerGone, PeerLeft, ShmError
 from labkit.shm.group import ShmProcessGroup
 
 __all__ = [
     "Deadline",
     "Mismatch",
-    "OutOfMemory",
     "PeerGone",
     "PeerLeft",
     "ShmError",
@@ -43,13 +42,12 @@ __all__ = [
 
 
 def _turn(variables: Mapping[str, Any]) -> int | None:
-    link = getattr(variables.get("self"), "_link", None)
-    return None if link is None else link.board.turn
+    return getattr(getattr(variables.get("self"), "_board", None), "turn", None)
 
 
 def _waits() -> str:
-    world: Any = dist.group.WORLD
-    said = world.where()
+    waiting = board.Board.waits
+    said = waiting.where() if waiting else ""
     return said.removeprefix("in ").partition(", waiting")[0] or "a collective over shared memory"
 
 
@@ -73,7 +71,7 @@ def register() -> None:
     dist.Backend.register_backend("shm", _create, devices=["cpu"])
     torch_compat.not_in_flight_record("shm")
     # called from code that Dynamo is at work on, the spin would be traced instead of run
-    torch_compat.hide_from_dynamo(*codes(board, collectives, group, link, operations, tensors))
+    torch_compat.hide_from_dynamo(*codes(board, calls, group, segment, tensors))
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> ShmProcessGroup:

@@ -1,10 +1,10 @@
 """The control pages in shared memory on which the ranks of a group meet in a collective.
 
-Each rank writes a word that says its turn and its call, and waits for the words of the others. A word is
-`turn << 32 | call`, so one comparison shows both that a peer has arrived and that it is in the same call.
+Each rank says its call in words, writes a number for its turn and its call, and waits for the numbers of the others.
+One comparison of two numbers shows both that a peer has arrived and that it is in the same call.
 
-Words and slots alternate between even and odd turns. A rank that writes its word of turn k has finished reading turn
-k - 1. So once all words of turn k - 1 have been seen, nobody reads the slots of turn k - 2 any more.
+Numbers and slots alternate between even and odd turns. A rank that writes its number of turn k has finished reading
+turn k - 1. So once all numbers of turn k - 1 have been seen, nobody reads the slots of turn k - 2 any more.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from labkit.shm import operations
+from labkit.shm.calls import Call
 from labkit.shm.errors import Deadline, Mismatch, PeerGone, PeerLeft, ShmError
-from labkit.shm.segment import MAX_RANKS, PAGE
+from labkit.shm.segment import PAGE
 
-# a control page in int64 words: two lines of (word, numel, .), who this is, why it left, the tables of all_to_all
+# a control page in int64 words: the number and the text of a call for each parity, who this is, why it left
 WORDS = PAGE // 8
-LINE, PID, START, LEFT, LEFT_KIND, LEFT_BYTES, LEFT_TEXT, TABLES = 8, 16, 17, 24, 25, 26, 32, 192
-TEXT_BYTES = (TABLES - LEFT_TEXT) * 8
-TAKEN_BACK = -1  # in place of a word: this rank came, but its turn failed
-LAST_TURN = 2**30 - 1  # an odd number: turns stay even and odd across the wrap
+PARITY, TEXT, PID, START, LEFT, WHY = 32, 1, 64, 65, 66, 67
+TEXT_BYTES, WHY_BYTES = 8 * (PARITY - TEXT), 8 * (WORDS - WHY)
 KINDS: tuple[type[ShmError], ...] = (PeerLeft, Mismatch)
+TURNS = 0x7FFF  # of a turn in a number: it needs to differ from the turns before and after
+TAKEN_BACK = -1  # in place of a number: this rank came, but its turn failed
+JOINING = Call("joining the group")
 
 SPINS = 300  # a look takes 40 ns: about 12 us, in which a peer that runs alongside arrives
 YIELD_S = 2e-3  # then give the core away between looks, for this long
 NAP_S = (5e-5, 1e-3)  # then sleep: between these bounds, a 50th of the time waited so far
 LOOK_S = 0.02  # how often to look whether the peers are alive
 
-HAS_PROC = Path("/proc/self/stat").exists()
-_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
-
 _lock = threading.Lock()
+
+
+def _no_fence() -> None:
+    pass
 
 
 def _fence() -> None:
@@ -51,103 +51,65 @@ def _fence() -> None:
 
 
 # x86 keeps stores in order, loads in order, and loads before later stores (TSO), which is all that the protocol
-# needs. A word is read and written whole: memoryview copies an aligned int64 with one instruction.
-fence: Callable[[], None] | None = None if platform.machine().lower() in ("x86_64", "amd64") else _fence
+# needs. A number is read and written whole: memoryview copies an aligned int64 with one instruction.
+fence: Callable[[], None] = _no_fence if platform.machine().lower() in ("x86_64", "amd64") else _fence
 
 
-def started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot.
+def started(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 if it has ended, as a zombie has.
 
-    Without /proc it is 0 for every process that can be signalled; a zombie then counts as alive.
+    Two processes that the system gave the same pid differ in it.
 
-    Returns:
-        The time; None if there is no such process, or only its zombie.
+    Args:
+        pid: Of the process.
     """
-    if not HAS_PROC:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-        return 0
+    # read here and not by a helper elsewhere: whoever looks at this rank's stack meanwhile finds that it waits in shm
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()  # the name before it may hold anything
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in (b"Z", b"X", b"x") else int(fields[19])
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A process by pid and start time, since the system may give the pid to another process."""
-
-    pid: int
-    start: int
-
-    @classmethod
-    def me(cls) -> Peer:
-        """Return this process."""
-        return cls(os.getpid(), started(os.getpid()) or 0)
-
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return started(self.pid) == self.start
-
-
-def cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # the name before it may hold anything
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X", b"x") else int(fields[19])
 
 
 class Board:
     """The control pages as one rank sees them.
 
     Args:
-        memory: The shared segment.
+        memory: The shared memory.
         rank: This rank.
         size: Number of ranks.
         timeout: Seconds that this rank waits for its peers in a call.
     """
 
+    waits: Board | None = None  # the one in which this process waits
+
     def __init__(self, memory: Any, rank: int, size: int, timeout: float):
-        self.words = memoryview(memory).cast("B")[: size * PAGE].cast("q")
-        self.rank, self.size, self.timeout = rank, size, timeout
+        self._bytes = memoryview(memory).cast("B")[: size * PAGE]
+        self.words = self._bytes.cast("q")
+        self.rank, self.timeout = rank, timeout
         self.turn = 0
         self.failed = ""
-        self.waiting: tuple[int, int, float, list[int]] | None = None  # call, numel, since, missing peers
+        self._said = [JOINING, JOINING]  # the calls whose text stands in this rank's page
+        self._waiting: tuple[Call, float, list[int]] | None = None  # since when, for which ranks
         others = [peer for peer in range(size) if peer != rank]
-        self._mine = tuple(rank * WORDS + parity * LINE for parity in (0, 1))
-        self._theirs = tuple([peer * WORDS + parity * LINE for peer in others] for parity in (0, 1))
-        self._spins = range(SPINS if size <= cores() else 0)
-
-    def sign_in(self) -> None:
-        """Write this process into its page, which tells the others that it has joined."""
-        me = Peer.me()
-        self.words[self.rank * WORDS + START] = me.start
-        if fence:
-            fence()
-        self.words[self.rank * WORDS + PID] = me.pid
-
-    def peer(self, rank: int) -> Peer | None:
-        """Return the process of a rank; None if it has not signed in yet."""
-        pid = self.words[rank * WORDS + PID]
-        if fence:
-            fence()
-        return Peer(pid, self.words[rank * WORDS + START]) if pid else None
+        self._mine = tuple(rank * WORDS + parity * PARITY for parity in (0, 1))
+        self._theirs = tuple([peer * WORDS + parity * PARITY for peer in others] for parity in (0, 1))
+        self._spins = range(SPINS if size <= len(os.sched_getaffinity(0)) else 1)
+        self.words[rank * WORDS + START] = started(os.getpid())
+        fence()
+        self.words[rank * WORDS + PID] = os.getpid()
 
     def next_turn(self) -> int:
         """Begin a turn and return which of the two slots, 0 or 1, is free for it."""
-        self.turn = turn = self.turn + 1 & LAST_TURN
+        self.turn = turn = self.turn + 1
         return turn & 1
 
-    def meet(self, call: int, numel: int, opts: Any = None) -> None:
+    def meet(self, call: Call, opts: Any = None) -> None:
         """Tell the peers that this rank's slot is written, and wait until each of them has come to the same call.
 
         Args:
-            call: The packed call (`operations.pack`).
-            numel: Number of elements of this rank's tensor.
+            call: The call.
             opts: c10d's options, which may have a timeout for this call alone.
 
         Raises:
@@ -157,107 +119,101 @@ class Board:
             PeerLeft: If a peer has failed, or closed the group.
         """
         words, turn = self.words, self.turn
-        parity, word = turn & 1, turn << 32 | call
-        at = self._mine[parity]
-        words[at + 1] = numel
-        if fence:
-            fence()
-        words[at] = word
+        parity, number = turn & 1, (turn & TURNS) << 48 | call.code
+        mine = self._mine[parity]
+        if self._said[parity] is not call:
+            self._said[parity] = call
+            self._write(mine + TEXT, call.text, TEXT_BYTES)
+        fence()
+        words[mine] = number
         for at in self._theirs[parity]:
-            if words[at] != word:
-                for _ in self._spins:
-                    if words[at] == word:
-                        break
-                else:
-                    self._wait(word, numel, opts)
+            for _ in self._spins:
+                if words[at] == number:
                     break
-            if words[at + 1] != numel:
-                self._arrived(at, word, numel)
-        if fence:
-            fence()
+            else:
+                self._wait(number, call, opts)
+                break
+        fence()
 
-    def _wait(self, word: int, numel: int, opts: Any) -> None:
-        now = time.monotonic()
-        since, look, limit = now, now + LOOK_S, self._limit(opts)
-        missing = list(self._theirs[self.turn & 1])
+    def _wait(self, number: int, call: Call, opts: Any) -> None:
+        own = getattr(opts, "timeout", None)
+        limit = own.total_seconds() if own and own.total_seconds() > 0 else self.timeout
+        since = time.monotonic()
+        look = since + LOOK_S
+        missing = self._theirs[self.turn & 1]
         try:
-            while True:
-                missing = [at for at in missing if not self._arrived(at, word, numel)]
-                if not missing:
-                    return
-                now = time.monotonic()
-                if now - since < YIELD_S:
-                    _yield()
+            while missing := [at for at in missing if not self._arrived(at, number, call)]:
+                waited = (now := time.monotonic()) - since
+                if waited < YIELD_S:
+                    os.sched_yield()
                     continue
                 if now >= look:
                     look = now + LOOK_S
-                    if self.failed:  # by another thread
-                        raise PeerLeft(f"rank {self.rank} stopped waiting: {self.failed}")
-                    ranks = [at // WORDS for at in missing]
-                    self.waiting = (word & 0xFFFFFFFF, numel, since, ranks)
-                    self._look_for_dead(missing, word, numel, now - since)
-                    if now - since >= limit:
-                        late = "; ".join(map(self._whereabouts, ranks))
-                        called = operations.unpack(word & 0xFFFFFFFF, numel)
-                        raise Deadline(f"rank {self.rank} waited {now - since:.1f} s in {called} for {late}")
-                time.sleep(min(max(NAP_S[0], (now - since) / 50), NAP_S[1], max(limit - (now - since), 0)))
+                    self._waiting, Board.waits = (call, since, [at // WORDS for at in missing]), self
+                    self._look(missing, number, call, waited, limit)
+                time.sleep(min(max(NAP_S[0], waited / 50), NAP_S[1], max(limit - waited, 0)))
         finally:
-            self.waiting = None
+            self._waiting = Board.waits = None
 
-    def _limit(self, opts: Any) -> float:
-        own = getattr(opts, "timeout", None)
-        seconds = own.total_seconds() if own is not None else -1.0
-        return seconds if seconds > 0 else self.timeout
-
-    def _arrived(self, at: int, word: int, numel: int) -> bool:
+    def _arrived(self, at: int, number: int, call: Call) -> bool:
+        rank = at // WORDS
+        # in this order: it may come, finish and only then leave
+        left = self.words[rank * WORDS + LEFT]
+        fence()
         seen = self.words[at]
-        if seen >> 32 != word >> 32:
-            left = self.words[at // WORDS * WORDS + LEFT]
-            seen = self.words[at]  # again: it may have come, finished and only then left
-            if seen >> 32 != word >> 32:
-                if left:
-                    self._raise_why_it_left(at // WORDS)
-                return False
-        if fence:
-            fence()
-        if seen != word or self.words[at + 1] != numel:
-            both = sorted(
-                [(self.rank, word & 0xFFFFFFFF, numel), (at // WORDS, seen & 0xFFFFFFFF, self.words[at + 1])]
-            )
-            said = ", ".join(f"rank {rank} called {operations.unpack(call, n)}" for rank, call, n in both)
+        if seen >> 48 != number >> 48:
+            if left:
+                self._raise_why_it_left(rank, KINDS[left - 1])
+            return False
+        fence()
+        if seen != number:
+            both = sorted([(self.rank, call.text), (rank, self._read(at + TEXT, TEXT_BYTES))])
+            said = ", ".join(f"rank {who} called {what}" for who, what in both)
             raise Mismatch(f"ranks met in different calls: {said}")
         return True
 
-    def _look_for_dead(self, missing: list[int], word: int, numel: int, waited: float) -> None:
+    def _look(self, missing: list[int], number: int, call: Call, waited: float, limit: float) -> None:
+        if self.failed:  # by another thread
+            raise PeerLeft(f"rank {self.rank} stopped waiting: {self.failed}")
         for at in missing:
-            peer = self.peer(at // WORDS)
-            if peer and not peer.alive() and not self._arrived(at, word, numel):
+            rank = at // WORDS
+            pid, start = self._process(rank)
+            if pid and started(pid) != start and not self._arrived(at, number, call):
                 raise PeerGone(
-                    f"rank {at // WORDS} (pid {peer.pid}) is gone: its process ended while rank {self.rank} waited "
-                    f"for it in {operations.unpack(word & 0xFFFFFFFF, numel)}, {waited:.2f} s by now"
+                    f"rank {rank} (pid {pid}) is gone: its process ended while rank {self.rank} waited "
+                    f"for it in {call.text}, {waited:.2f} s by now"
                 )
+        if waited >= limit:
+            late = "; ".join(map(self._whereabouts, missing))
+            raise Deadline(f"rank {self.rank} waited {waited:.1f} s in {call.text} for {late}")
 
-    def _whereabouts(self, rank: int) -> str:
-        peer = self.peer(rank)
-        if not peer:
+    def _process(self, rank: int) -> tuple[int, int]:
+        pid = self.words[rank * WORDS + PID]
+        fence()
+        return pid, self.words[rank * WORDS + START]
+
+    def _whereabouts(self, at: int) -> str:
+        rank = at // WORDS
+        pid, _ = self._process(rank)
+        if not pid:
             return f"rank {rank}, which never joined the group"
-        at = rank * WORDS
-        last = max(self.words[at], self.words[at + LINE])
-        if not last:
-            return f"rank {rank} (pid {peer.pid}), which is alive and has called nothing yet"
-        op = operations.name(last & 0xFFFFFFFF)
-        return f"rank {rank} (pid {peer.pid}), which is alive and was in {op} last"
+        # this rank has met it in every turn before this one
+        last = self._read((at ^ PARITY) + TEXT, TEXT_BYTES)
+        did = "has called nothing yet" if not last else f"was in {last} last"
+        return f"rank {rank} (pid {pid}), which is alive and {did}"
 
     def where(self) -> str:
         """Describe what this rank waits for right now; '' if it does not wait."""
-        waiting = self.waiting
-        if waiting is None:
+        if (waiting := self._waiting) is None:
             return ""
-        call, numel, since, ranks = waiting
+        call, since, ranks = waiting
         who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-        return (
-            f"in {operations.unpack(call, numel)}, waiting for {who} since {time.monotonic() - since:.1f} s"
-        )
+        return f"in {call.text}, waiting for {who} since {time.monotonic() - since:.1f} s"
+
+    def check_open(self) -> None:
+        """Raise ShmError if the group has failed or was closed."""
+        if self.failed:
+            raise ShmError(f"this group ended earlier and cannot be used again: {self.failed}")
 
     def fail(self, why: str, kind: type[ShmError] = PeerLeft) -> None:
         """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`.
@@ -272,38 +228,26 @@ class Board:
 
     def _leave(self, why: str, kind: type[ShmError]) -> None:
         self.failed = why
-        page, text = self.rank * WORDS, why.encode()[:TEXT_BYTES]
-        self.words[page + LEFT_KIND] = KINDS.index(kind)
-        self.words[page + LEFT_BYTES] = len(text)
-        text = text.ljust(TEXT_BYTES, b"\0")
-        self.words[page + LEFT_TEXT : page + TABLES] = memoryview(text).cast("q")
-        if fence:
-            fence()
-        self.words[page + LEFT] = 1
-        if fence:
-            fence()
+        page = self.rank * WORDS
+        self._write(page + WHY, why, WHY_BYTES)
+        fence()
+        self.words[page + LEFT] = KINDS.index(kind) + 1
+        fence()
 
-    def _raise_why_it_left(self, rank: int) -> None:
-        if fence:
-            fence()
-        page = rank * WORDS
-        text = self.words[page + LEFT_TEXT : page + TABLES].tobytes()
-        why = text[: self.words[page + LEFT_BYTES]].decode(errors="replace")
-        kind = KINDS[self.words[page + LEFT_KIND]]
+    def _raise_why_it_left(self, rank: int, kind: type[ShmError]) -> None:
+        why = self._read(rank * WORDS + WHY, WHY_BYTES)
         raise kind(why if kind is Mismatch else f"rank {rank} is gone from the group: {why}")
 
-    def table(self, rank: int, parity: int) -> slice:
-        """Return the slice of `words` with a rank's counts of all_to_all: sent to each rank, then expected of each.
+    def _write(self, at: int, text: str, room: int) -> None:
+        said = text.encode()[: room - 1] + b"\0"
+        self._bytes[8 * at : 8 * at + len(said)] = said
 
-        Args:
-            rank: Whose table.
-            parity: Which of the two: 0 or 1.
-        """
-        start = rank * WORDS + TABLES + parity * 2 * MAX_RANKS
-        return slice(start, start + 2 * self.size)
+    def _read(self, at: int, room: int) -> str:
+        return bytes(self._bytes[8 * at : 8 * at + room]).partition(b"\0")[0].decode(errors="replace")
 
     def close(self) -> None:
         """Leave the group without an error; peers can still read what this rank wrote in its last turn."""
         if not self.failed:
             self._leave("it closed the group", PeerLeft)
         self.words.release()
+        self._bytes.release()

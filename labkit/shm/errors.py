@@ -21,7 +21,3 @@ class PeerGone(ShmError):
 
 class PeerLeft(ShmError):
     """A peer is alive but raised inside a collective, or closed its group."""
-
-
-class OutOfMemory(ShmError):
-    """There is no room for the segment."""

@@ -1,169 +1,119 @@
-"""The memory that the ranks of a group share: its layout, and how it is made so that no name of it stays.
+"""The memory that the ranks of a group share: how they come to it, and the slots in it for their tensors.
 
 It holds a control page for each rank, then two slots for each rank, which are used in turn.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import mmap
 import os
-import platform
 import secrets
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
-from labkit.shm.errors import OutOfMemory, ShmError
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from labkit.shm.errors import Deadline, ShmError
 
 PAGE = 4096
 # longer tensors go through in pieces; of 64 KiB to 4 MiB the fastest where it was tried
 SLOT_BYTES = 256 * 1024
-MAX_RANKS = 64  # the tables of all_to_all in a control page have room for no more
+NAME = "labkit-shm-"  # a token begins with it
+TICKET = "segment"  # the store's key under which rank 0 says where its memory is, or why there is none
 
-
-@dataclass(frozen=True)
-class Layout:
-    """The offsets, in bytes, in the segment of `size` ranks."""
-
-    size: int
-    slot_bytes: int = SLOT_BYTES
-
-    @property
-    def total(self) -> int:
-        """Size of the segment, in bytes."""
-        return self.size * (PAGE + 2 * self.slot_bytes)
-
-    def slot(self, rank: int, parity: int) -> int:
-        """Return the offset of one of a rank's two slots, 0 or 1, in bytes."""
-        return self.size * PAGE + (2 * rank + parity) * self.slot_bytes
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """What the other ranks need to open the segment. Rank 0 sends it through the store."""
-
-    path: str
-    machine: str
-    pid: int
-    token: str  # names this very group: a store may outlive several groups of one name
-
-    def dumps(self) -> str:
-        """Return it as text."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def loads(cls, text: str | bytes) -> Ticket:
-        """Return the ticket that `dumps` has written."""
-        return cls(**json.loads(text))
-
-
-def machine() -> str:
-    """Return a name of this machine that differs between machines, and between two boots of one."""
-    try:
-        return platform.node() + " " + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return platform.node()
-
-
-def _memfd() -> tuple[int, str, bool]:
-    if not Path("/proc/self/fd").is_dir():
-        raise OSError("no /proc to hand the memory over")
-    fd = os.memfd_create("labkit-shm", os.MFD_CLOEXEC)
-    return fd, f"/proc/{os.getpid()}/fd/{fd}", False
-
-
-def _file(folder: str) -> tuple[int, str, bool]:
-    path = os.path.join(folder, f"labkit-shm-{os.getpid()}-{secrets.token_hex(6)}")
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), path, True
-
-
-def _reserve(fd: int, nbytes: int) -> None:
-    # reserving now turns a full file system into an error here; written to later it would be a SIGBUS
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, nbytes)
-    else:
-        os.pwrite(fd, bytes(nbytes), 0)
-
-
-PLACES: tuple[tuple[str, Any], ...] = (
-    ("memfd", _memfd),  # never has a name, so that even SIGKILL leaves no file
-    ("/dev/shm", lambda: _file("/dev/shm")),
-    (tempfile.gettempdir(), lambda: _file(tempfile.gettempdir())),
-)
+Slots = tuple[list[Tensor], list[Tensor]]  # of even and of odd turns, by rank
 
 
 @contextmanager
-def create(layout: Layout) -> Iterator[tuple[mmap.mmap, Ticket]]:
-    """Make a segment of zeros, which other processes can open until the block ends.
+def share(store: Any, rank: int, size: int, timeout: timedelta) -> Iterator[tuple[mmap.mmap, str]]:
+    """Map one memory of zeros into all ranks of a group; others can come to it until rank 0's block ends.
+
+    It never has a name in a file system, so that even SIGKILL leaves no file.
 
     Args:
-        layout: Its layout.
+        store: The rendezvous store of the group.
+        rank: This rank; rank 0 makes the memory.
+        size: Number of ranks.
+        timeout: How long the other ranks wait for rank 0.
 
     Yields:
-        The mapped memory, and the ticket with which others open it.
+        The memory, and a token that no other group has.
 
     Raises:
-        OutOfMemory: If no place has room, with each place that was tried.
+        ShmError: If it cannot be made or opened.
+        Deadline: If rank 0 does not make it in time.
     """
-    fd, path, named = _open(layout)
+    total = size * (PAGE + 2 * SLOT_BYTES)
+    if rank:
+        fd, token = _open(store, rank, timeout)
+        try:
+            memory = mmap.mmap(fd, total)
+        finally:
+            os.close(fd)
+        yield memory, token
+        return
+    token = f"{NAME}{secrets.token_hex(8)}"
+    fd = os.memfd_create(token, os.MFD_CLOEXEC)
     try:
-        ticket = Ticket(path, machine(), os.getpid(), secrets.token_hex(8))
-        yield mmap.mmap(fd, layout.total), ticket
+        try:
+            os.posix_fallocate(
+                fd, 0, total
+            )  # where there is no room, it fails here: written to, it is a SIGBUS
+        except OSError as error:
+            said = (
+                f"rank 0 has no {total / 2**20:.1f} MiB of shared memory for {size} ranks: {error.strerror}"
+            )
+            store.set(TICKET, said)
+            raise ShmError(said) from error
+        store.set(TICKET, f"{token} /proc/{os.getpid()}/fd/{fd}")
+        yield mmap.mmap(fd, total), token
+        store.delete_key(TICKET)  # the same store may carry another group of this name later
     finally:
         os.close(fd)
-        if named:
-            os.unlink(path)
 
 
-def _open(layout: Layout) -> tuple[int, str, bool]:
-    tried = []
-    for place, make in PLACES:
-        try:
-            fd, path, named = make()
-        except (OSError, AttributeError) as error:
-            tried.append(f"{place}: {error}")
-            continue
-        try:
-            _reserve(fd, layout.total)
-            return fd, path, named
-        except BaseException as error:
-            os.close(fd)
-            if named:
-                os.unlink(path)
-            if not isinstance(error, OSError):
-                raise
-            tried.append(f"{place}: {error.strerror}")
-    mib = layout.total / 2**20
-    raise OutOfMemory(f"no {mib:.1f} MiB of shared memory for {layout.size} ranks ({'; '.join(tried)})")
-
-
-def attach(ticket: Ticket, layout: Layout) -> mmap.mmap:
-    """Map the segment that rank 0 made.
-
-    Args:
-        ticket: What rank 0 has sent.
-        layout: The layout of the segment.
-
-    Raises:
-        ShmError: If it is on another machine, or cannot be opened.
-    """
-    if ticket.machine != machine():
-        there, here = ticket.machine.split()[0], platform.node()
-        raise ShmError(
-            f"shm joins ranks of one machine: rank 0 runs on {there}, this rank on {here}; use gloo"
-        )
+def _open(store: Any, rank: int, timeout: timedelta) -> tuple[int, str]:
     try:
-        fd = os.open(ticket.path, os.O_RDWR | os.O_CLOEXEC)
+        store.wait([TICKET], timeout)
+    except dist.DistStoreError:
+        waited = timeout.total_seconds()
+        raise Deadline(f"rank {rank} waited {waited:.1f} s for rank 0 to make the group") from None
+    ticket = store.get(TICKET).decode()
+    if not ticket.startswith(NAME):
+        raise ShmError(ticket)
+    token, path = ticket.split()
+    try:
+        # another machine may have something else under the same path
+        if token not in os.readlink(path):
+            raise OSError("it is another file here")
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC), token
     except OSError as error:
         raise ShmError(
-            f"cannot open the memory of rank 0 (pid {ticket.pid}) at {ticket.path}: {error.strerror}; "
-            "shm needs ranks of one user in one pid namespace"
+            f"rank {rank} cannot open the memory of rank 0 at {path}: {error.strerror or error}; "
+            "shm joins ranks of one machine, one user and one pid namespace: use gloo"
         ) from error
-    try:
-        return mmap.mmap(fd, layout.total)
-    finally:
-        os.close(fd)
+
+
+def slots(memory: mmap.mmap, size: int) -> Callable[[torch.dtype, tuple[int, ...]], Slots]:
+    """Return a function that gives the front of every slot as a tensor of a dtype and a shape.
+
+    Args:
+        memory: The shared memory.
+        size: Number of ranks.
+    """
+    whole = torch.frombuffer(memory, dtype=torch.uint8, offset=size * PAGE).view(2, size, SLOT_BYTES)
+
+    @lru_cache(maxsize=4096)
+    def of(dtype: torch.dtype, shape: tuple[int, ...]) -> Slots:
+        nbytes = math.prod(shape) * dtype.itemsize
+        with torch.inference_mode(False):  # a slot must stay writable outside inference mode too
+            even, odd = ([slot[:nbytes].view(dtype).view(shape) for slot in turn] for turn in whole)
+        return even, odd
+
+    return of

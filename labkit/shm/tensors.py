@@ -1,13 +1,14 @@
-"""Conversion between the tensors that c10d hands over and the flat CPU tensors that the collectives move."""
+"""Conversion between the tensors that c10d hands over and the flat CPU tensors that go through the slots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from labkit.shm.segment import SLOT_BYTES
 
 
 class FakeTensorGiven(Exception):
@@ -16,6 +17,9 @@ class FakeTensorGiven(Exception):
 
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor without its autograd history; as in c10d's own backends, autograd sees no collective.
+
+    Args:
+        tensor: As c10d hands it over.
 
     Raises:
         FakeTensorGiven: If torch is tracing.
@@ -30,82 +34,67 @@ def plain(tensor: Tensor) -> Tensor:
         raise ValueError(f"shm moves plain tensors, got a {type(tensor).__name__}")
     if not data.is_cpu:
         raise ValueError(f"shm moves CPU tensors, got one on {tensor.device}: use nccl or gloo")
-    if data.layout is not torch.strided or data.is_quantized:
-        raise ValueError(f"shm moves dense tensors, got {tensor.dtype} in layout {tensor.layout}: use gloo")
+    if data.layout is not torch.strided:
+        raise ValueError(f"shm moves dense tensors, got layout {tensor.layout}: use gloo")
     return data
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return the elements of a tensor as one row, to read: a view of a contiguous tensor, else a copy."""
+    """Return the elements of a tensor as one row, to read: a view of a contiguous tensor, else a copy.
+
+    Args:
+        tensor: As c10d hands it over.
+    """
     return plain(tensor).reshape(-1)
 
 
 class Outputs:
-    """A context that gives flat tensors to write into, one for each output tensor.
+    """A context that gives flat tensors to write into: views of the outputs, or copies where no view can be written.
 
-    An output that is not contiguous, or an inference tensor, gets a temporary tensor; when the block ends without an
-    error, its numbers are copied into the output.
+    When the block ends without an error, the copies are written back.
 
     Args:
-        tensors: The output tensors.
-        keep: Whether a temporary tensor starts with the numbers of its output, which the collective also reads.
+        tensors: The outputs, as c10d hands them over.
+        shaped: Whether one that goes through in one piece may keep its shape: a view takes as long as copying it.
 
     Raises:
         ValueError: If an output is not a dense CPU tensor, or its elements share memory.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], keep: bool = False):
-        self.flat: list[Tensor] = []
+    __slots__ = ("_back", "_rows")
+
+    def __init__(self, tensors: Sequence[Tensor], shaped: bool = False):
+        self._rows: list[Tensor] = []
         self._back: list[tuple[Tensor, Tensor]] = []
         for tensor in tensors:
             data = plain(tensor)
-            if data.is_contiguous() and not data.is_inference():
-                self.flat.append(data.view(-1))
+            # only the inference mode may write into an inference tensor
+            if data.is_contiguous() and (not data.is_inference() or torch.is_inference_mode_enabled()):
+                self._rows.append(data if shaped and data.nbytes <= SLOT_BYTES else data.view(-1))
                 continue
             if any(step == 0 and length > 1 for step, length in zip(data.stride(), data.shape, strict=True)):
                 raise ValueError("shm cannot write into an expanded tensor: its elements share memory")
             with torch.inference_mode(False):
-                temporary = torch.empty(data.shape, dtype=data.dtype)
-            if keep:
-                temporary.copy_(data)
-            self.flat.append(temporary.view(-1))
-            self._back.append((data, temporary))
+                copy = torch.empty(data.shape, dtype=data.dtype).copy_(data)
+            self._rows.append(copy.view(-1))
+            self._back.append((data, copy))
 
     def __enter__(self) -> list[Tensor]:
-        return self.flat
+        return self._rows
 
     def __exit__(self, kind: Any, *error: object) -> None:
-        for data, temporary in self._back if kind is None else ():
-            # an inference tensor can be written in inference mode only
-            with torch.inference_mode() if data.is_inference() else nullcontext():
-                data.copy_(temporary)
+        for data, copy in self._back if kind is None else ():
+            with torch.inference_mode(data.is_inference()):
+                data.copy_(copy)
 
 
-def split(what: str, flat: Tensor, shape: Sequence[int], sizes: Sequence[int], n: int) -> list[Tensor]:
-    """Split a flattened tensor into the rows for each rank.
+def cut(tensor: Tensor, low: int, high: int) -> Tensor:
+    """Return the elements from `low` to `high` of a flat tensor.
 
     Args:
-        what: What the tensor is called in an error: "input" or "output".
-        flat: The flattened tensor.
-        shape: Its shape before it was flattened.
-        sizes: Number of rows for each rank; empty for equal parts.
-        n: Number of ranks.
-
-    Returns:
-        A flat tensor for each rank.
-
-    Raises:
-        ValueError: If the sizes do not fit the shape, or the rows cannot be shared equally.
-
-    >>> [t.tolist() for t in split("input", torch.arange(6), (3, 2), [1, 2], 2)]
-    [[0, 1], [2, 3, 4, 5]]
+        tensor: The flat tensor.
+        low: The first element.
+        high: The one after the last.
     """
-    rows = shape[0] if shape else 1
-    if not sizes:
-        if rows % n:
-            raise ValueError(f"{what} has {rows} rows, which {n} ranks cannot share equally")
-        sizes = [rows // n] * n
-    if len(sizes) != n or sum(sizes) != rows:
-        raise ValueError(f"{what} has {rows} rows for {n} ranks, but the split sizes are {list(sizes)}")
-    row = flat.numel() // rows if rows else 0
-    return list(flat.split_with_sizes([size * row for size in sizes]))
+    # most tensors go through in one piece, and cutting that costs as much as copying it
+    return tensor if high - low == tensor.numel() else tensor[low:high]

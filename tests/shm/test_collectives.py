@@ -286,6 +286,8 @@ def refused():
 
     n = dist.get_world_size()
     bad = {
+        "too few to send": lambda: dist.all_to_all([torch.ones(1)] * n, [torch.ones(1)]),
+        "one size": lambda: dist.all_to_all_single(torch.ones(2 * n), torch.ones(n)),
         "expanded": lambda: dist.all_reduce(torch.ones(1).expand(4)),
         "sparse": lambda: dist.all_reduce(torch.eye(3).to_sparse()),
         "meta": lambda: dist.all_reduce(torch.ones(2, device="meta")),
@@ -315,16 +317,18 @@ def refused():
 
 def test_a_bad_argument_is_refused_on_its_rank_and_spoils_nothing(world):
     found, total = world.run(refused).same()
-    assert total == [len(world)] * 2
+    n = len(world)
+    assert total == [n] * 2
     assert "elements share memory" in found["expanded"] and "sparse_coo" in found["sparse"]
     assert "CPU tensors, got one on meta" in found["meta"]
-    assert "output 0 holds 2 elements of torch.float32, it must hold 3" in found["sizes"]
-    assert (
-        "reduce_scatter over shm moves parts of one size: input 0 holds 1 elements" in found["uneven parts"]
-    )
+    assert f"all_gather over shm takes {n} x 3 elements of torch.float32 here, got 2 of" in found["sizes"]
+    assert f"reduce_scatter over shm takes {n} x 2 elements of torch.float32 here" in found["uneven parts"]
     assert re.search("only implemented for GLOO|No backend type associated", found["monitored"])
-    assert "one output for each" in found["too few"]
-    assert "split sizes" in found["splits"] and "cannot share equally" in found["uneven"]
+    assert f"all_gather over shm takes {n} x 2 elements" in found["too few"]
+    assert f"one input and one output for each of {n} ranks" in found["too few to send"]
+    assert f"all_to_all_single over shm takes 1 x {n} elements" in found["one size"]
+    assert f"cannot split 8 rows for {n} ranks into {[8] * n}" in found["splits"]
+    assert f"cannot split {n + 1} rows for {n} ranks into {[1] * n}" in found["uneven"]
 
 
 def against_gloo() -> dict[str, object]:

@@ -1,122 +1,127 @@
-"""The parts of shm that one process can show: the segment and its places, peers, words, and what a call says."""
+"""The parts of shm that one process can show: the memory, peers, what a call says, and how ranks meet."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import sys
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkit import shm
-from labkit.shm import board, operations, segment
+from labkit.shm import board, segment
 from labkit.shm.board import Board
-from labkit.shm.segment import Layout, Ticket, attach, create
+from labkit.shm.calls import Call, call
+
+SECOND = timedelta(seconds=1)
 
 
-def test_a_segment_can_be_opened_while_it_is_made_and_never_after():
-    layout = Layout(2, 4096)
-    with create(layout) as (memory, ticket):
-        ticket = Ticket.loads(ticket.dumps())
-        other = attach(ticket, layout)
-        memory[10] = 77
-        assert other[10] == 77 and len(other) == layout.total
-    other[layout.total - 1] = 5
-    assert memory[layout.total - 1] == 5
-    with pytest.raises(shm.ShmError, match="cannot open the memory of rank 0"):
-        attach(ticket, layout)
-
-
-def test_without_memfd_it_is_a_file_for_a_moment(monkeypatch, tmp_path):
-    def no_memfd():
-        raise AttributeError("no memfd_create here")
-
-    monkeypatch.setattr(
-        segment, "PLACES", (("memfd", no_memfd), ("folder", lambda: segment._file(str(tmp_path))))
-    )
-    layout = Layout(2, 4096)
-    with create(layout) as (memory, ticket):
-        assert [str(path) for path in tmp_path.iterdir()] == [ticket.path]
-        other = attach(ticket, layout)
-    assert not list(tmp_path.iterdir())
-    memory[3] = 9
-    assert other[3] == 9
-
-
-def test_a_place_that_is_full_leaves_nothing_and_the_next_is_tried(monkeypatch, tmp_path):
-    sizes = []
-
-    def full(fd, nbytes):
-        sizes.append(nbytes)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(segment, "_reserve", full)
-    monkeypatch.setattr(
-        segment, "PLACES", (("here", lambda: segment._file(str(tmp_path))), segment.PLACES[0])
-    )
-    descriptors = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(shm.OutOfMemory, match=r"here: No space left on device; memfd: No space"):
-        with create(Layout(8)):
+def test_the_memory_can_be_opened_while_it_is_made_and_never_after():
+    store, descriptors = dist.HashStore(), len(os.listdir("/proc/self/fd"))
+    with segment.share(store, 0, 2, SECOND) as (memory, token):
+        ticket = store.get(segment.TICKET)
+        with segment.share(store, 1, 2, SECOND) as (other, same):
+            memory[10] = 77
+            assert other[10] == 77 and same == token
+    other[len(other) - 1] = 5
+    assert memory[len(other) - 1] == 5
+    with pytest.raises(shm.Deadline, match="rank 1 waited 1.0 s for rank 0 to make the group"):
+        with segment.share(store, 1, 2, SECOND):
             pass
-    assert sizes == [Layout(8).total] * 2
-    assert not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == descriptors
+    store.set(segment.TICKET, ticket)  # such as a rank has read before
+    with pytest.raises(shm.ShmError, match="cannot open the memory of rank 0"):
+        with segment.share(store, 1, 2, SECOND):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == descriptors + 2  # one for each mapping
+
+
+def test_another_file_under_the_same_path_is_not_opened():
+    store = dist.HashStore()
+    with open("/dev/null") as other:
+        store.set(segment.TICKET, f"{segment.NAME}123 /proc/{os.getpid()}/fd/{other.fileno()}")
+        with pytest.raises(shm.ShmError, match="it is another file here; shm joins ranks of one machine"):
+            with segment.share(store, 1, 2, SECOND):
+                pass
 
 
 def test_slots_and_pages_do_not_overlap():
-    layout = Layout(3, 8192)
-    starts = sorted(layout.slot(rank, parity) for rank in range(3) for parity in (0, 1))
-    assert starts[0] == 3 * segment.PAGE
-    assert [b - a for a, b in zip(starts, starts[1:], strict=False)] == [8192] * 5
-    assert starts[-1] + 8192 == layout.total
+    size, half = 3, segment.SLOT_BYTES // 2
+    with segment.share(dist.HashStore(), 0, size, SECOND) as (memory, _):
+        of = segment.slots(memory, size)
+        for turn, parts in enumerate(of(torch.float32, (2, segment.SLOT_BYTES // 8))):
+            for rank, part in enumerate(parts):
+                part.fill_(10 * turn + rank + 1)
+        halves = [[part.unique().tolist() for part in parts] for parts in of(torch.float32, (half // 4,))]
+        assert halves == [[[1], [2], [3]], [[11], [12], [13]]]
+        assert not any(memory[: size * segment.PAGE])
 
 
 def test_a_zombie_and_another_process_of_the_same_number_are_dead():
-    me = board.Peer.me()
-    assert me.alive() and not board.Peer(me.pid, me.start + 1).alive()
+    assert board.started(os.getpid()) > 0
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     try:
         deadline = time.monotonic() + 5
-        while board.started(pid) is not None and time.monotonic() < deadline:
+        while board.started(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert os.path.exists(f"/proc/{pid}/stat")  # it is still there, as a zombie
-        assert board.started(pid) is None
+        assert board.started(pid) == 0
     finally:
         os.waitpid(pid, 0)
-    assert board.started(pid) is None
+    assert board.started(pid) == 0
+    one, other = pair(timeout=0.1)
+    other.words[board.WORDS + board.START] += 1
+    with pytest.raises(shm.PeerGone, match=rf"rank 1 \(pid {os.getpid()}\) is gone"):
+        meet(one, 1)
 
 
-def test_every_call_survives_packing():
-    for op in operations.OPS:
-        for dtype in (None, torch.bool, torch.complex128, torch.float8_e5m2):
-            for reduction in range(len(operations.REDUCTIONS)):
-                packed = operations.pack(op, dtype, reduction, 63)
-                text = operations.unpack(packed, 12)
-                assert 0 <= packed < 2**31 and operations.name(packed) == op
-                assert operations.REDUCTIONS[reduction] in text and (dtype is None or str(dtype)[6:] in text)
+def test_calls_are_the_same_only_in_all_of_their_words():
+    calls = [
+        call(op, how, dtype, (numel,))
+        for op in ("all_reduce", "reduce")
+        for how in ("sum", "max")
+        for dtype in (torch.float32, torch.float64)
+        for numel in (1, 2, 2**20)
+    ]
+    assert len({one.code for one in calls}) == len({one.text for one in calls}) == len(calls)
+    assert calls[0].text == "all_reduce(sum, float32, 1 element)" and max(c.code for c in calls) < 2**48
+    assert (
+        call("all_reduce", "sum", torch.float32, (4, 2)).code
+        == call("all_reduce", "sum", torch.float32, (8,)).code
+    )
 
 
-BARRIER = operations.pack("barrier")
+def test_pieces_hold_every_element_once():
+    room = segment.SLOT_BYTES // 8
+    for numel in (0, 1, room - 1, room, room + 1, 3 * room, 3 * room + 1):
+        pieces = Call("", torch.int64, (numel,)).pieces
+        ends = [0, *(high for _, high, _ in pieces)]
+        assert [low for low, _, _ in pieces] == ends[:-1] and ends[-1] == numel
+        assert all(high - low == shape[0] <= room for low, high, shape in pieces)
+        assert len(pieces) == max(1, -(-numel // room))
+
+
+BARRIER = Call("barrier()")
 
 
 def pair(timeout=5.0):
-    layout = Layout(2, 4096)
-    with create(layout) as (memory, _):
-        both = [Board(memory, rank, 2, timeout) for rank in (0, 1)]
-    for one in both:
-        one.sign_in()
-    return both
+    memory = mmap.mmap(-1, 2 * segment.PAGE)
+    return [Board(memory, rank, 2, timeout) for rank in (0, 1)]
 
 
 def meet(one, times):
     for _ in range(times):
         one.next_turn()
-        one.meet(BARRIER, 0)
+        one.meet(BARRIER)
 
 
-@pytest.mark.parametrize("start", [0, board.LAST_TURN - 3])
+@pytest.mark.parametrize("start", [0, board.TURNS - 3])
 def test_ranks_stay_in_step_also_where_turns_begin_anew(start):
     both = pair()
     for one in both:
@@ -125,31 +130,45 @@ def test_ranks_stay_in_step_also_where_turns_begin_anew(start):
     other.start()
     meet(both[0], 10)
     other.join(5)
-    assert not other.is_alive() and both[0].turn == both[1].turn == (start + 10) % 2**30
+    assert not other.is_alive() and both[0].turn == both[1].turn == start + 10
 
 
 def test_leaving_in_good_order_does_not_spoil_a_turn_that_others_still_read():
     early, late = pair()
     late.next_turn()
-    late.words[late._mine[1]] = 1 << 32 | BARRIER  # late has raised its word and not looked yet
+    late.words[late._mine[1]] = 1 << 48 | BARRIER.code  # late has raised its word and not looked yet
     meet(early, 1)
     early.close()
-    late.meet(BARRIER, 0)
+    late.meet(BARRIER)
     with pytest.raises(shm.PeerLeft, match="rank 0 is gone from the group: it closed the group"):
         meet(late, 1)
 
 
 def test_a_turn_that_failed_is_taken_back():
     one, other = pair(timeout=0.05)
-    with pytest.raises(shm.Deadline, match="rank 0 waited 0.1 s in barrier"):
+    with pytest.raises(shm.Deadline, match="rank 0 waited 0.1 s in barrier.*rank 1 .* has called nothing"):
         meet(one, 1)
     one.fail("rank 0 stopped in barrier(): Deadline")
     with pytest.raises(shm.PeerLeft, match="stopped in barrier"):
         meet(other, 1)
 
 
+def test_whoever_looks_at_a_rank_that_waits_finds_it_in_shm():
+    one, _ = pair(timeout=0.1)
+    seen = set()
+    one.next_turn()
+    sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        one.meet(BARRIER)
+    except shm.Deadline:
+        pass
+    finally:
+        sys.setprofile(None)
+    assert seen == {board.__file__}
+
+
 def test_the_fence_for_other_processors_lets_a_thread_through_again():
     for _ in range(3):
         board._fence()
     assert not board._lock.locked()
-    assert (board.fence is None) == (os.uname().machine == "x86_64")
+    assert (board.fence is board._no_fence) == (os.uname().machine == "x86_64")
