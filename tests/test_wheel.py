@@ -59,6 +59,17 @@ def test_it_carries_every_lesson_and_every_file_of_data(installed: Path) -> None
     assert set(filter(None, files)) <= inside
 
 
+def test_oddranks_is_whole_and_holds_no_other_module(installed: Path) -> None:
+    (wheel,) = installed.glob("oddrank-*.whl")
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    listed = subprocess.run(
+        ["git", "ls-files", "oddrank/src"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert inside == {name.removeprefix("oddrank/src/") for name in listed}, (
+        "a job gets oddrank, whole, and nothing else"
+    )
+
+
 def test_the_lessons_are_copied_out_and_never_over_a_readers_copy(installed: Path, tmp_path: Path) -> None:
     first = labkit(installed, "lessons", str(tmp_path / "mine"))
     assert first.returncode == 0, first.stderr

@@ -210,6 +210,17 @@ def test_a_value_and_the_code_that_guards_on_it_are_one_cause(reason, explanatio
     assert len(causes(look(rank))) == 2
 
 
+def test_the_costliest_cause_stands_first():
+    rows = [
+        again("self.rate == 0.1", ("train.py", line, name)) for line, name in ((9, "Net.a"), (19, "Net.b"))
+    ]
+    for seconds in ((1.0, 8.0), (8.0, 1.0)):
+        for row, took in zip(rows, seconds, strict=True):
+            row.seconds = took
+        first = "Net.a" if seconds[0] > seconds[1] else "Net.b"
+        assert causes(look(Rank(rows)))[0].said == f"{first} was compiled 2 times"
+
+
 def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
     ddp = {
         "name": "DistributedDataParallel.forward",
