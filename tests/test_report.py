@@ -197,3 +197,9 @@ def test_a_report_of_the_cpu_says_so_on_a_machine_with_gpus():
         .recorded()
         .label.startswith("recorded on 2x")
     )
+
+
+def test_a_file_from_elsewhere_cannot_name_any_function_to_draw_with():
+    table = {"main": pd.DataFrame({"rank": [0]})}
+    with pytest.raises(ValueError, match="the view of report 'demo' is of none of labkit, course: os:abort"):
+        Report("demo", "A demonstration", "gloo · cpu", table, view="os:abort").figure()

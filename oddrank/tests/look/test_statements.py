@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, rows, switches
+from oddrank.look import callables, rows, switches, training
 from oddrank.look.callables import Made
 from oddrank.look.causes import causes
 from oddrank.look.library_breaks import folded
@@ -340,3 +340,68 @@ def test_a_method_that_is_called_does_not_hide_a_part_that_is_not():
     whole.calls = 6
     rank.held["asked"] = callables.asked([whole, part]).to_dict("records")
     assert switches.idle(look(rank)).empty, "the graph of the whole model has it"
+
+
+MADE = {
+    "how": "DDP",
+    "name": "Net",
+    "ranks": "0,1",
+    "steps": 3,
+    "backwards": 6,
+    "averaged": 6,
+    "bytes": 2_000_000,
+    "sums": True,
+}
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"backwards": 3, "averaged": 3}, {"averaged": 5}, {"sums": False}], ids=str
+)
+def test_gradients_are_averaged_without_need_where_each_of_several_backwards_does(changed):
+    table = pd.DataFrame([{"rank": rank, "no_sync": "", **MADE, **changed} for rank in (0, 1)])
+    said = [one.said for one in training.synchronized(table)]
+    assert said == ([] if changed else [
+        "DDP averaged the gradients of Net in 6 of 6 backwards, where optimizer.step comes after 2 of them:"
+        " 0.333 of 0.667 MB a step are not needed"
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"input": "a", "loss": "b"}, {"input": "a", "loss": "b"}, True),
+        ({"input": "a", "loss": "b"}, {"input": "a", "loss": "c"}, False),
+        ({"input": "a", "loss": "b"}, {"input": "d", "loss": "b"}, False),
+        ({"loss": "b"}, {"loss": "b"}, False),  # a loss that was averaged is equal, whatever the batch
+        ({"input": "a"}, {"input": "a"}, False),
+    ],
+)
+def test_ranks_have_one_batch_where_inputs_and_losses_are_equal(one, other, same):
+    rows = [
+        {"rank": rank, "ranks": "0,1", "step": step, "kind": kind, "fingerprint": f"{print_}{step}"}
+        for rank, seen in enumerate((one, other))
+        for step in (3, 4)
+        for kind, print_ in seen.items()
+    ]
+    assert bool(training.batches(pd.DataFrame(rows))) == same
+
+
+@pytest.mark.parametrize(
+    ("held", "said"), [(True, "1 of 2 parameters (a) had no gradient"), (False, "no module holds")]
+)
+def test_a_parameter_without_gradient_in_all_steps_on_all_ranks_is_named(held, said):
+    rows = [
+        {
+            "rank": rank,
+            "name": name,
+            "held": held,
+            "steps": 3,
+            "missing": 3 if name == "a" else rank,
+            "zero": 0,
+            "calls": "",
+        }
+        for rank in (0, 1)
+        for name in "ab"
+    ]
+    (one,) = training.gradients(pd.DataFrame(rows))
+    assert said in one.said

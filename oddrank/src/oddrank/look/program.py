@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import pandas as pd
+import torch
 import torch.distributed as dist
 
 from oddrank.live.here import failing, here
@@ -193,7 +194,13 @@ def force_backend(backend: str) -> None:
 
 def backend_of() -> str:
     """The backend of the script's default process group; '' where it has none."""
-    return str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else ""
+    if not (dist.is_available() and dist.is_initialized()):
+        return ""
+    if (backend := str(dist.get_backend())) != "undefined":
+        return backend
+    # init_device_mesh asks for none, and gets one for each kind of device: 'cpu:gloo,cuda:nccl'
+    each = dict(one.split(":") for one in str(dist.get_backend_config()).split(",") if ":" in one)
+    return each.get("cuda" if torch.cuda.is_available() else "cpu", backend)
 
 
 def execute(program: Program, options: Options, steps: Steps) -> None:

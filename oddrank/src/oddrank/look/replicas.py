@@ -60,7 +60,8 @@ KINDS = {
     " other values",
     STARTED: "nothing keeps them equal: where they are copies, sum or average their gradients over the ranks, and draw"
     " the same random numbers (dropout) for what is replicated",
-    "buffers": "nothing keeps them equal between forwards; DDP sends rank 0's before the next one",
+    "buffers": "nothing keeps them equal between forwards; DDP sends rank 0's before the next one, unless"
+    " broadcast_buffers=False",
 }
 PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
 OTHER = "plain parameters of modules that are in neither DDP nor fully_shard"

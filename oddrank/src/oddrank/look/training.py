@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ AVERAGES = {
     "steps": "int64",
     "backwards": "int64",
 }
-AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str"}
+AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
 # what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
 MOST = 4  # names that are listed
@@ -60,6 +61,11 @@ class Training:
         self._thread = threading.get_ident()
         self._parameters: dict[int, tuple[torch.Tensor, list[int]]] = {}
         self._backwards: list[tuple[int, int, int]] = []  # the step, and when it began and ended
+        self._optimizers: set[int] = set()
+        self._sums: list[
+            bool
+        ] = []  # of later backwards of a step: whether gradients of the ones before were kept
+        self._given_in = 0  # the step whose first compiled call was seen
         self._seen: list[tuple[int, str, str]] = []
         self._stepped: list[int] = []  # when each optimizer step ended
 
@@ -82,6 +88,8 @@ class Training:
         for loss in losses if isinstance(losses, (tuple, list)) else [losses]:
             if isinstance(loss, torch.Tensor) and loss.numel() == 1:
                 self._see("loss", [loss])
+        if self._parameters and any(step == self._steps.found for step, *_ in self._backwards):
+            self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
         self._inside, began = True, time.time_ns()
         try:
             return original(*args, **kwargs)
@@ -90,8 +98,11 @@ class Training:
             self._backwards.append((self._steps.found, began, time.time_ns()))
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note what a compiled call is given."""
-        self._see("input", [one for one in _tensors([*args, *kwargs.values()]) if not one.requires_grad])
+        """Note what a compiled call is given; of activations those that the first one of a step is given."""
+        first, self._given_in = self._given_in != self._steps.found, self._steps.found
+        self._see(
+            "input", [one for one in _tensors([*args, *kwargs.values()]) if first or not one.requires_grad]
+        )
 
     def _see(self, kind: str, tensors: Sequence[torch.Tensor]) -> None:
         with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
@@ -104,6 +115,7 @@ class Training:
 
     def _trained(self, optimizer: Any) -> Callable[[], None]:
         """Note the gradients that an optimizer has; what is returned notes them after its step."""
+        self._optimizers.add(id(optimizer))
         every = [
             p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)
         ]
@@ -154,7 +166,10 @@ class Training:
         )
 
     def averages(self, rank: int, since_ns: int, entered: Mapping[int, tuple[int, str]]) -> pd.DataFrame:
-        """Make the table of modules whose gradients ranks average: its columns are those of `AVERAGES`.
+        """Make the table of the module whose gradients ranks average: its columns are those of `AVERAGES`.
+
+        It has no row where a reduction could be of something else: with several such modules or optimizers, on a mesh
+        of several dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
 
         Args:
             rank: This process.
@@ -165,14 +180,21 @@ class Training:
         if not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns):
             return pd.DataFrame([], columns=list(AVERAGES)).astype(AVERAGES)  # of many it kept the last only
         rows = []
-        for how, name, ranks, groups, ident in _averaging():
+        found, each = list(_averaging()), Counter(step for step, *_ in self._backwards)
+        clear = len(found) == 1 and len(self._optimizers) == 1 and len(set(each.values())) == 1
+        for how, name, ranks, groups, ident in found if clear else ():
+            if len(groups) > 1:
+                continue
             mine = [call for call in known if call.group in groups and "reduce" in f"{call.op} {call.called}"]
             within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
             averaged = {at for at, _ in within}
             when, where = entered.get(ident, (0, ""))
-            about = (len({step for step, *_ in self._backwards}), len(self._backwards), len(averaged))
+            about = (len(each), len(self._backwards), len(averaged))
+            sums = bool(self._sums) and all(self._sums)
             sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
-            rows.append((rank, how, name, _named(ranks), *about, sent, where if when >= since_ns else ""))
+            rows.append(
+                (rank, how, name, _named(ranks), *about, sent, where if when >= since_ns else "", sums)
+            )
         return pd.DataFrame(rows, columns=list(AVERAGES)).astype(AVERAGES)
 
     def seen(self, rank: int) -> pd.DataFrame:
@@ -269,7 +291,8 @@ def gradients(table: pd.DataFrame) -> list[Finding]:
         found.append(Finding("", f"{_listed(names, every)} had no gradient in {_of(steps)}", why, fix))
     zero = by_name.filter(lambda rows: bool((rows["zero"] == rows["steps"]).all()))
     if names := list(dict.fromkeys(zero["name"])):
-        fix = "where they should be trained, find what multiplies by zero: a mask, a factor, a saturated activation"
+        fix = "where they should be trained, find what multiplies by zero: a mask, a factor, a saturated activation,"
+        fix += " a softmax or cross_entropy over one class"
         found.append(
             Finding("", f"the gradient of {_listed(names, every)} was zero in {_of(steps)}", "", fix)
         )
@@ -296,9 +319,11 @@ def synchronized(table: pd.DataFrame) -> list[Finding]:
         row = rows.iloc[0]
         if not (rows["backwards"] > rows["steps"]).all() or (rows["averaged"] < rows["backwards"]).any():
             continue
+        if not rows["sums"].all():  # what the backwards before left was cleared: they are for something else
+            continue
         each = row.backwards / row.steps
-        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, and"
-        said += f" optimizer.step came after {each:g} of them"
+        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, where"
+        said += f" optimizer.step comes after {each:g} of them"
         if row.bytes > 0:
             wasted = row.bytes / row.steps * (1 - 1 / each)
             said += f": {wasted / 1e6:.3g} of {row.bytes / row.steps / 1e6:.3g} MB a step are not needed"
