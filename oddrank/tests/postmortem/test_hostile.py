@@ -236,9 +236,8 @@ def test_folders_of_one_name_are_told_apart(tmp_path):
 def test_a_request_that_cannot_be_met(tmp_path, capsys):
     assert main(["postmortem", str(tmp_path / "none")]) == 2
     assert "is no folder" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as end:
-        main(["postmortem"])
-    assert end.value.code == 2
+    assert main(["postmortem"]) == 2
+    assert "the following arguments are required: DIR" in capsys.readouterr().err
 
 
 def test_text_of_a_file_is_escaped(tmp_path):
@@ -392,9 +391,9 @@ def test_200_mb_of_log_below_300_mb_of_memory(tmp_path):
 @pytest.mark.parametrize(
     ("output", "status", "sentence"),
     [
-        ("> /dev/full", 2, "oddrank: cannot write to standard output: No space left on device\n"),
+        ("> /dev/full", 3, "oddrank: cannot write to standard output: No space left on device\n"),
         (">&-", 0, ""),
-        ("| head -1", 0, ""),
+        ("| head -1", 141, ""),
     ],
 )
 def test_an_output_that_takes_no_more(output, status, sentence, tmp_path):

@@ -188,7 +188,7 @@ def test_who_listens_to_entries_may_stop_in_any_order_and_leaves_nothing():
     stop_second()
     stop_second()
     run(torch.ones(2))
-    assert len(second) == 2 and not torch_names._entry_undo
+    assert len(second) == 2 and not torch_names.names._entry_undo
 
 
 class Layer(nn.Module):
