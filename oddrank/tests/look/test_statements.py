@@ -345,7 +345,6 @@ def test_a_method_that_is_called_does_not_hide_a_part_that_is_not():
 MADE = {
     "how": "DDP",
     "name": "Net",
-    "ranks": "0,1",
     "steps": 3,
     "backwards": 6,
     "averaged": 6,

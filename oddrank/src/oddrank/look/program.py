@@ -144,9 +144,9 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(names.watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
-        last.enter_context(training.watching())
+        training.listen()
         if options.values:
-            last.enter_context(values.watching())
+            values.listen()
         yield steps
 
 
@@ -167,9 +167,7 @@ def _held(
             "calls": step_collectives.take(rank, steps.since_ns),
             "gradients": leaving.table(rank),
             "names": names.table(rank),
-            "parameters": training.parameters(rank, steps.since_ns),
-            "averages": training.averages(rank, steps.since_ns, averaging.entered()),
-            "seen": training.seen(rank),
+            **training.tables(rank, steps.since_ns, averaging.entered()),
         }
     except Exception as error:  # the script goes on
         said = f"rank {rank}'s parameters and collectives were not compared: {type(error).__name__}: {error}"

@@ -29,6 +29,8 @@ __all__ = [
         "everything",
         "fingerprint",
         "living",
+        "local_part",
+        "members",
         "readable",
         "sharded",
         "take",
@@ -112,7 +114,7 @@ def take(rank: int, first: First | None = None, reasons: Mapping[int, str] | Non
                 continue
             held, before = (first or {}).get(id(tensor), (lambda: None, ""))
             before = before if kind == OTHER and held() is tensor else ""
-            local = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
+            local = local_part(tensor)
             told = (
                 (fingerprint(local), _norm(local))
                 if (kind in KINDS or before) and _plain(local)
@@ -288,7 +290,7 @@ def _within(
         return
     seen.add(id(module))
     if isinstance(module, DistributedDataParallel):
-        owner, ranks, ddp = DDP, _members(module.process_group), id(module)
+        owner, ranks, ddp = DDP, members(module.process_group), id(module)
         seen |= {id(p) for n, p in module.module.named_parameters() if n in module.parameters_to_ignore}
     elif over := sharded(module):
         owner, ranks = "parameters that fully_shard did not shard", over
@@ -315,6 +317,11 @@ def _norm(tensor: torch.Tensor) -> float:
     return float(
         torch.linalg.vector_norm(wide, dtype=max(wide.dtype, torch.float32, key=lambda t: t.itemsize))
     )
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return what this rank holds of a DTensor; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def readable(tensor: torch.Tensor) -> bool:
@@ -346,7 +353,8 @@ def _replicated(tensor: Any) -> tuple[int, ...]:
     return ranks if len(ranks) > 1 else ()
 
 
-def _members(group: Any) -> tuple[int, ...]:
+def members(group: Any) -> tuple[int, ...]:
+    """Return the ranks of a process group, in order."""
     try:
         return tuple(sorted(dist.get_process_group_ranks(group)))
     except KeyError:  # the program has destroyed the group, and not yet freed what used it

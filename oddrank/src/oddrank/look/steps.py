@@ -72,6 +72,8 @@ class Steps:
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
         begins: Called when a step begins, up to the last recorded one.
+        backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
+            number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
         given: Called with what a compiled call of a recorded step is given.
         trained: Called with an optimizer before its step in a recorded step; what it returns is called after it.
         returned: Called with what a compiled call returns, up to the last recorded step.
@@ -97,6 +99,7 @@ class Steps:
         self.seen = Seen()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
+        self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
         self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None
         self.trained: Callable[[Any], Callable[[], None]] = lambda optimizer: lambda: None
         self.returned: Callable[[Any], None] = lambda _: None
@@ -105,7 +108,8 @@ class Steps:
         self._began = 0.0  # when the first step began
         self._clock = 0.0  # when the step that is timed began
         self._compiled = False  # whether something was compiled since
-        self._trains = self._inside = self._stepping = self.open = self._over = self._timed = False
+        self._trains = self._inside = self._stepping = self._backing = False
+        self.open = self._over = self._timed = False
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
@@ -126,7 +130,7 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
-            if self.recording:
+            if self._records():
                 self.given(args, kwargs)
             found = made(*args, **kwargs)
             self._give(found)
@@ -145,7 +149,7 @@ class Steps:
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
-        after = self.trained(args[0]) if self.recording and args else None
+        after = self.trained(args[0]) if self._records() and args else None
         try:
             found = step(*args, **kwargs)
             if after is not None:
@@ -155,6 +159,24 @@ class Steps:
             self._stepping = False
             if not self.options.step:
                 self._end()
+
+    def backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call `Tensor.backward` or `torch.autograd.backward`; the one may call the other."""
+        if self._backing or self._timed or threading.get_ident() != self._thread:
+            return original(*args, **kwargs)
+        ends = self._losses(args[0] if args else kwargs.get("tensors"))
+        self._backing = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._backing = False
+            for end in ends:
+                end()
+
+    def _losses(self, given: Any) -> list[Callable[[], object]]:
+        every = given if isinstance(given, (tuple, list)) else [given]
+        losses = [one for one in every if isinstance(one, torch.Tensor) and one.numel() == 1]
+        return [end for begin in self.backwards if (end := begin(losses)) is not None]
 
     def named(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
@@ -166,10 +188,13 @@ class Steps:
         finally:
             self._end()
 
+    def _records(self) -> bool:
+        return self.open and self.rec is not None
+
     @property
     def recording(self) -> bool:
         """Whether a step is under way that is recorded."""
-        return self.open and self.rec is not None
+        return self._records()
 
     def trains(self) -> None:
         """Note that there is an optimizer."""
@@ -241,7 +266,7 @@ class Steps:
 
 @contextlib.contextmanager
 def watching(steps: Steps) -> Iterator[None]:
-    """Tell `steps` of compiled calls and of `optimizer.step` in a block.
+    """Tell `steps` of compiled calls, of backwards and of `optimizer.step` in a block.
 
     Torch is as it was when the block ends; what was compiled inside keeps a wrapper that does nothing.
 
@@ -252,6 +277,7 @@ def watching(steps: Steps) -> Iterator[None]:
     log.keep_stages = True
     log.listeners.append(steps.compiles)
     compile_, init = torch.compile, torch.optim.Optimizer.__init__
+    method, function = torch.Tensor.backward, torch.autograd.backward
 
     @functools.wraps(compile_)
     def compile(model: Any = None, **options: Any) -> Any:
@@ -276,10 +302,13 @@ def watching(steps: Steps) -> Iterator[None]:
         self.step = types.MethodType(wrapped(type(self).step, steps.optimizer), self)
 
     torch.compile, torch.optim.Optimizer.__init__ = compile, made  # type: ignore[assignment, method-assign]
+    torch.Tensor.backward = wrapped(method, steps.backward)  # type: ignore[method-assign, assignment]
+    torch.autograd.backward = wrapped(function, steps.backward)
     try:
         yield
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
+        torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
         log.keep_stages = False
         log.listeners.remove(steps.compiles)
         steps.seen.close()
@@ -304,6 +333,8 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
     return call
 
 
-hide_from_dynamo(Steps.compiled.__code__, Steps.optimizer.__code__, Steps.named.__code__)
+_HOOKS = (Steps.compiled, Steps.optimizer, Steps.backward, Steps.named)
+hide_from_dynamo(*(one.__code__ for one in _HOOKS))
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
-hide_from_dynamo(Steps._begin.__code__, Steps._end.__code__, Steps._give.__code__, calls=True)
+_CALLED = (Steps._begin, Steps._end, Steps._give, Steps._losses, Steps._records)
+hide_from_dynamo(*(one.__code__ for one in _CALLED), calls=True)

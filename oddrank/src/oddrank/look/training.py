@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -15,32 +15,20 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from oddrank.live import introspect
+from oddrank.live.introspect import Collective
 from oddrank.look import replicas
 from oddrank.look.finding import Finding
-from oddrank.look.steps import Steps, wrapped
+from oddrank.look.steps import Steps
+from oddrank.look.values import leaves
 from oddrank.torch_names import hide_from_dynamo
 
 __all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "gradients", "synchronized"]
 
 # of each parameter of an optimizer: its steps that were recorded, and in how many it had no gradient, or zeros
-PARAMETERS = {
-    "rank": "int64",
-    "name": "str",
-    "held": "bool",
-    "steps": "int64",
-    "missing": "int64",
-    "zero": "int64",
-}
-PARAMETERS |= {"calls": "str"}
+PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
+PARAMETERS |= {"zero": "int64", "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
-AVERAGES = {
-    "rank": "int64",
-    "how": "str",
-    "name": "str",
-    "ranks": "str",
-    "steps": "int64",
-    "backwards": "int64",
-}
+AVERAGES = {"rank": "int64", "how": "str", "name": "str", "steps": "int64", "backwards": "int64"}
 AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
 # what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
@@ -57,56 +45,42 @@ class Training:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._inside = False
-        self._thread = threading.get_ident()
         self._parameters: dict[int, tuple[torch.Tensor, list[int]]] = {}
         self._backwards: list[tuple[int, int, int]] = []  # the step, and when it began and ended
         self._optimizers: set[int] = set()
-        self._sums: list[
-            bool
-        ] = []  # of later backwards of a step: whether gradients of the ones before were kept
+        # of later backwards of a step: whether gradients of the ones before were kept
+        self._sums: list[bool] = []
         self._given_in = 0  # the step whose first compiled call was seen
         self._seen: list[tuple[int, str, str]] = []
         self._stepped: list[int] = []  # when each optimizer step ended
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note them in a block; torch is as it was afterwards."""
-        method, function = torch.Tensor.backward, torch.autograd.backward
-        torch.Tensor.backward = wrapped(method, self._backward)  # type: ignore[method-assign, assignment]
-        torch.autograd.backward = wrapped(function, self._backward)
+    def listen(self) -> None:
+        """Note them from now on."""
+        self._steps.backwards.append(self._backward)
         self._steps.given, self._steps.trained = self._given, self._trained
-        try:
-            yield
-        finally:
-            torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
 
-    def _backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if self._inside or not self._steps.recording or threading.get_ident() != self._thread:
-            return original(*args, **kwargs)
-        losses = args[0] if args else kwargs.get("tensors", kwargs.get("self"))
-        for loss in losses if isinstance(losses, (tuple, list)) else [losses]:
-            if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-                self._see("loss", [loss])
-        if self._parameters and any(step == self._steps.found for step, *_ in self._backwards):
+    def _backward(self, losses: list[torch.Tensor]) -> Callable[[], object] | None:
+        if not self._steps.recording:
+            return None
+        for loss in losses:
+            self._see("loss", [loss])
+        step, began = self._steps.found, time.time_ns()
+        if self._parameters and any(step == earlier for earlier, *_ in self._backwards):
             self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
-        self._inside, began = True, time.time_ns()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self._inside = False
-            self._backwards.append((self._steps.found, began, time.time_ns()))
+        return functools.partial(self._ended, step, began)
+
+    def _ended(self, step: int, began: int) -> None:
+        self._backwards.append((step, began, time.time_ns()))
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a compiled call is given; of activations those that the first one of a step is given."""
         first, self._given_in = self._given_in != self._steps.found, self._steps.found
-        self._see(
-            "input", [one for one in _tensors([*args, *kwargs.values()]) if first or not one.requires_grad]
-        )
+        given = [one for _, one in leaves([*args, *kwargs.values()], "")]
+        self._see("input", [one for one in given if first or not one.requires_grad])
 
     def _see(self, kind: str, tensors: Sequence[torch.Tensor]) -> None:
         with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
-            local = [getattr(one, "to_local", lambda one=one: one)() for one in tensors]
+            local = [replicas.local_part(one) for one in tensors]
             prints = [
                 replicas.fingerprint(one) for one in local if replicas.readable(one.detach()) and one.numel()
             ]
@@ -119,106 +93,98 @@ class Training:
         every = [
             p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)
         ]
-        before = {id(p) for p in every if p.grad is not None}
+        return functools.partial(self._after, every, {id(p) for p in every if p.grad is not None})
 
-        def after() -> None:
-            self._stepped.append(time.time_ns())
-            with contextlib.suppress(Exception), torch.no_grad():
-                zero = _zeros([p for p in every if p.grad is not None])
-                for p in every:
-                    counts = self._parameters.setdefault(id(p), (p, [0, 0, 0]))[1]
-                    counts[0] += 1
-                    counts[1] += p.grad is None and id(p) not in before
-                    counts[2] += id(p) in zero
-
-        return after
+    def _after(self, every: Sequence[torch.Tensor], before: set[int]) -> None:
+        self._stepped.append(time.time_ns())
+        with contextlib.suppress(Exception), torch.no_grad():
+            zero = _zeros([p for p in every if p.grad is not None])
+            for p in every:
+                counts = self._parameters.setdefault(id(p), (p, [0, 0, 0]))[1]
+                counts[0] += 1
+                counts[1] += p.grad is None and id(p) not in before
+                counts[2] += id(p) in zero
 
     # --- the tables ---
 
-    def parameters(self, rank: int, since_ns: int) -> pd.DataFrame:
-        """Make the table of the optimizers' parameters: its columns are those of `PARAMETERS`."""
-        names = {id(tensor): name for _, name, _, tensor, _ in replicas.everything()}
-        calls = self._in_forward(since_ns)
-        rows = [
-            (rank, names.get(id(p), str(tuple(p.shape))), id(p) in names, *counts, calls)
-            for p, counts in self._parameters.values()
-        ]
-        return pd.DataFrame(rows, columns=list(PARAMETERS)).astype(PARAMETERS)
-
-    def _in_forward(self, since_ns: int) -> str:
-        """The in-place collectives that the program's own lines called before the first backward of a step."""
-        begins = [since_ns, *self._stepped]
-        forwards = [
-            (at, min((began for _, began, _ in self._backwards if began > at), default=0)) for at in begins
-        ]
-        gathers = {name for how, _, _, groups, _ in _averaging() if how == _FSDP for name in groups}
-        found = dict.fromkeys(
-            f"dist.{call.called} at {call.place}"
-            for call in introspect.collectives(since_ns) or ()
-            if call.called and call.place and call.group not in gathers
-            if any(at < call.time_ns < until for at, until in forwards)
-        )
-        return ", ".join(list(found)[:MOST])
-
-    def _within(self, time_ns: int) -> tuple[int, int] | None:
-        return next(
-            ((step, began) for step, began, ended in self._backwards if began <= time_ns <= ended), None
-        )
-
-    def averages(self, rank: int, since_ns: int, entered: Mapping[int, tuple[int, str]]) -> pd.DataFrame:
-        """Make the table of the module whose gradients ranks average: its columns are those of `AVERAGES`.
-
-        It has no row where a reduction could be of something else: with several such modules or optimizers, on a mesh
-        of several dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
+    def tables(
+        self, rank: int, since_ns: int, entered: Mapping[int, tuple[int, str]]
+    ) -> dict[str, pd.DataFrame]:
+        """Make the tables `parameters`, `averages` and `seen`, with the columns of `PARAMETERS`, `AVERAGES` and `SEEN`.
 
         Args:
             rank: This process.
             since_ns: The `time.time_ns()` when the first recorded step began.
             entered: When and where the program entered `no_sync` last, by the id of a DDP module.
         """
-        known = introspect.collectives() or []
-        if not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns):
-            return pd.DataFrame([], columns=list(AVERAGES)).astype(AVERAGES)  # of many it kept the last only
-        rows = []
-        found, each = list(_averaging()), Counter(step for step, *_ in self._backwards)
-        clear = len(found) == 1 and len(self._optimizers) == 1 and len(set(each.values())) == 1
-        for how, name, ranks, groups, ident in found if clear else ():
-            if len(groups) > 1:
-                continue
-            mine = [call for call in known if call.group in groups and "reduce" in f"{call.op} {call.called}"]
-            within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
-            averaged = {at for at, _ in within}
-            when, where = entered.get(ident, (0, ""))
-            about = (len(each), len(self._backwards), len(averaged))
-            sums = bool(self._sums) and all(self._sums)
-            sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
-            rows.append(
-                (rank, how, name, _named(ranks), *about, sent, where if when >= since_ns else "", sums)
-            )
-        return pd.DataFrame(rows, columns=list(AVERAGES)).astype(AVERAGES)
+        found, known = list(_averaging()), introspect.collectives() or []
+        groups = dict.fromkeys(_named(one.ranks) for one in found if len(one.ranks) > 1)
+        rows: dict[str, tuple[dict[str, str], Iterable[tuple[Any, ...]]]] = {
+            "parameters": (PARAMETERS, self._of_parameters(self._in_forward(found, known, since_ns))),
+            "averages": (AVERAGES, self._averages(found, known, since_ns, entered)),
+            "seen": (SEEN, [(ranks, *one) for ranks in groups for one in self._seen]),
+        }
+        return {
+            name: pd.DataFrame([(rank, *row) for row in made], columns=list(types)).astype(types)
+            for name, (types, made) in rows.items()
+        }
 
-    def seen(self, rank: int) -> pd.DataFrame:
-        """Make the table of what this rank computed on: its columns are those of `SEEN`."""
-        groups = dict.fromkeys(_named(ranks) for _, _, ranks, _, _ in _averaging() if len(ranks) > 1)
-        rows = [(rank, ranks, *one) for ranks in groups for one in self._seen]
-        return pd.DataFrame(rows, columns=list(SEEN)).astype(SEEN)
+    def _of_parameters(self, calls: str) -> Iterator[tuple[Any, ...]]:
+        names = {id(tensor): name for _, name, _, tensor, _ in replicas.everything()}
+        for p, counts in self._parameters.values():
+            yield names.get(id(p), str(tuple(p.shape))), id(p) in names, *counts, calls
 
+    def _in_forward(self, found: Sequence[_Averaged], known: Sequence[Collective], since_ns: int) -> str:
+        """The in-place collectives that the program's own lines called before the first backward of a step."""
+        begins = [since_ns, *self._stepped]
+        forwards = [
+            (at, min((began for _, began, _ in self._backwards if began > at), default=0)) for at in begins
+        ]
+        gathers = {name for one in found if one.how == _FSDP for name in one.groups}
+        called = dict.fromkeys(
+            f"dist.{call.called} at {call.place}"
+            for call in known
+            if call.called and call.place and call.group not in gathers
+            if any(at < call.time_ns < until for at, until in forwards)
+        )
+        return ", ".join(list(called)[:MOST])
 
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from _tensors(list(value.values()))
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)
+    def _averages(
+        self,
+        found: Sequence[_Averaged],
+        known: Sequence[Collective],
+        since_ns: int,
+        entered: Mapping[int, tuple[int, str]],
+    ) -> Iterator[tuple[Any, ...]]:
+        """The one module whose gradients ranks average.
+
+        None where a reduction could be of something else: with several such modules or optimizers, on a mesh of several
+        dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
+        """
+        each = Counter(step for step, *_ in self._backwards)
+        lost = not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns)
+        if lost or (len(found), len(self._optimizers), len(set(each.values()))) != (1, 1, 1):
+            return
+        (one,) = found
+        if len(one.groups) > 1:
+            return
+        mine = [call for call in known if call.group in one.groups and "reduce" in f"{call.op} {call.called}"]
+        within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
+        when, where = entered.get(one.ident, (0, ""))
+        sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
+        counts = (len(each), len(self._backwards), len({at for at, _ in within}), sent)
+        yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False])
+
+    def _within(self, time_ns: int) -> int:
+        """When the backward began that a time lies in; 0 for none."""
+        return next((began for _, began, ended in self._backwards if began <= time_ns <= ended), 0)
 
 
 def _zeros(parameters: Sequence[Any]) -> set[int]:
     """The ids of parameters whose gradient is zero everywhere on this rank; each device is asked once."""
     by_device: dict[Any, list[tuple[int, torch.Tensor]]] = {}
     for p in parameters:
-        grad = getattr(p.grad, "to_local", lambda p=p: p.grad)()
+        grad = replicas.local_part(p.grad)
         if replicas.readable(grad) and grad.numel():
             by_device.setdefault(grad.device, []).append((id(p), torch.count_nonzero(grad)))
     return {
@@ -229,27 +195,32 @@ def _zeros(parameters: Sequence[Any]) -> set[int]:
     }
 
 
-def _averaging() -> Iterator[tuple[str, str, tuple[int, ...], set[str], int]]:
-    """The outermost modules whose gradients are averaged: how, class, ranks, names of their groups, and id."""
+class _Averaged(NamedTuple):
+    """An outermost module whose gradients are averaged."""
+
+    how: str
+    name: str
+    ranks: tuple[int, ...]
+    groups: set[str]
+    ident: int
+
+
+def _averaging() -> Iterator[_Averaged]:
     if not (dist.is_available() and dist.is_initialized()):
         return
     for root in replicas.living():
         for module in root.modules():
             if isinstance(module, DistributedDataParallel):
-                inner = getattr(module.module, "_orig_mod", module.module)
+                name = type(getattr(module.module, "_orig_mod", module.module)).__name__
                 group = module.process_group
-                yield "DDP", type(inner).__name__, _members(group), {group.group_name}, id(module)
+                yield _Averaged("DDP", name, replicas.members(group), {group.group_name}, id(module))
                 break
             if ranks := replicas.sharded(module):
                 meshes: list[Any] = [getattr(p, "device_mesh", None) for p in module.parameters()]
                 groups = {group.group_name for mesh in meshes if mesh for group in mesh.get_all_groups()}
                 # `fully_shard` makes a class of its own, with the name of the module's before it
-                yield _FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module)
+                yield _Averaged(_FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module))
                 break
-
-
-def _members(group: Any) -> tuple[int, ...]:
-    return tuple(sorted(dist.get_process_group_ranks(group)))
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -368,5 +339,5 @@ def batches(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
-hide_from_dynamo(Training._backward.__code__)
-hide_from_dynamo(Training._given.__code__, Training._see.__code__, Training._trained.__code__, calls=True)
+_HEARS = (Training._backward, Training._ended, Training._given, Training._trained, Training._after)
+hide_from_dynamo(*(one.__code__ for one in _HEARS), calls=True)

@@ -6,8 +6,7 @@ import contextlib
 import io
 import pickle
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from torch import nn
 
 from oddrank.files import write
 from oddrank.look import replicas
-from oddrank.look.steps import Steps, wrapped
+from oddrank.look.steps import Steps
 from oddrank.torch_names import hide_from_dynamo, is_fake
 
-__all__ = ["KINDS", "Apart", "Largest", "Values", "apart", "load"]
+__all__ = ["KINDS", "Apart", "Largest", "Values", "apart", "leaves", "load"]
 
 KINDS = ("losses", "outputs", "parameters")
 MOST = 1 << 26  # bytes of outputs that are kept
@@ -31,8 +30,7 @@ Kept = dict[str, dict[str, torch.Tensor]]  # tensors by kind and name
 class Values:
     """Keeps what this rank computes, up to the last recorded step.
 
-    A loss is a number on which the program calls `Tensor.backward` or `torch.autograd.backward`. Outputs are those of
-    compiled calls, of a program that calls neither.
+    Outputs are those of compiled calls, of a program that calls no backward.
 
     Args:
         steps: Which step it is.
@@ -40,23 +38,15 @@ class Values:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._inside = self._taken = False
-        self._thread = threading.get_ident()
+        self._taken = False
         self._kept: Kept = {kind: {} for kind in KINDS}
         self._bytes = 0
         self._trains = False
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note losses and outputs in a block; torch is as it was afterwards."""
-        method, function = torch.Tensor.backward, torch.autograd.backward
-        torch.Tensor.backward = wrapped(method, self._backward)  # type: ignore[method-assign, assignment]
-        torch.autograd.backward = wrapped(function, self._backward)
+    def listen(self) -> None:
+        """Note losses and outputs from now on."""
+        self._steps.backwards.append(self._note)
         self._steps.returned, self._steps.keep_values = self._returned, self.save
-        try:
-            yield
-        finally:
-            torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
 
     def take(self) -> None:
         """Keep the parameters as they are now, and nothing after: losses and outputs end here."""
@@ -77,52 +67,41 @@ class Values:
             write(path, body.getvalue())
             self._kept = {}
 
-    def _backward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if self._inside or self._taken or threading.get_ident() != self._thread:
-            return original(*args, **kwargs)
-        self._note(args[0] if args else kwargs.get("tensors"))
-        self._inside = True
-        try:
-            return original(*args, **kwargs)
-        finally:
-            self._inside = False
-
-    def _note(self, tensors: Any) -> None:
-        step, self._trains = self._steps.found, True
-        losses = tensors if isinstance(tensors, (tuple, list)) else [tensors]
-        for loss in losses if step else []:
-            if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-                self._keep("losses", f"step {step}", loss)
+    def _note(self, losses: list[torch.Tensor]) -> None:
+        if not self._taken:
+            self._trains = True
+            for loss in losses if self._steps.found else []:
+                self._keep("losses", f"step {self._steps.found}", loss)
 
     def _returned(self, found: Any) -> None:
         if self._taken or self._trains or not self._steps.found:
             return
-        for name, tensor in _leaves(found, f"step {self._steps.found}"):
+        for name, tensor in leaves(found, f"step {self._steps.found}"):
             self._bytes += tensor.nbytes
             if tensor.is_floating_point() and self._bytes <= MOST:
                 self._keep("outputs", name, tensor)
 
     def _keep(self, kind: str, name: str, tensor: Any) -> None:
         with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
-            local = getattr(tensor, "to_local", lambda: tensor)().detach()
+            local = replicas.local_part(tensor).detach()
             if not is_fake(local) and not local.is_meta and local.layout == torch.strided:
                 names = (name if n == 1 else f"{name}, number {n}" for n in range(1, 1 << 20))
                 name = next(one for one in names if one not in self._kept[kind])
                 self._kept[kind][name] = local.clone()  # the program may write to it
 
 
-def _leaves(found: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+def leaves(found: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Find the tensors in what a call is given or returns, each with a name."""
     if isinstance(found, torch.Tensor):
         yield name, found
     elif isinstance(found, dict):
         for key, value in found.items():
-            yield from _leaves(value, f"{name}[{key!r}]")
+            yield from leaves(value, f"{name}[{key!r}]")
     elif isinstance(found, (tuple, list)):
         for i, value in enumerate(found):
-            yield from _leaves(value, f"{name}[{i}]")
+            yield from leaves(value, f"{name}[{i}]")
 
 
-hide_from_dynamo(Values._backward.__code__)
 hide_from_dynamo(Values._note.__code__, Values._returned.__code__, calls=True)
 
 

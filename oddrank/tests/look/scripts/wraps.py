@@ -55,11 +55,15 @@ def wrappers():
 
 
 def inner(fn, name):
-    """The cell of a wrapper that holds torch's own function, where it wraps another one: that one's cell."""
+    """The cell of a wrapper that holds torch's own function."""
     for cell in fn.__closure__ or ():
         held = cell.cell_contents
-        if type(held) is types.FunctionType and held.__name__ == name and held is not fn:
-            return inner(held, name) if LOOK in held.__code__.co_filename else cell
+        if (
+            type(held) is types.FunctionType
+            and held.__name__ == name
+            and LOOK not in held.__code__.co_filename
+        ):
+            return cell
     raise LookupError(f"no cell of {fn} holds torch's {name}")
 
 
