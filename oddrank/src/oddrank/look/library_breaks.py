@@ -15,7 +15,7 @@ __all__ = ["Folded", "folded"]
 
 @dataclass(frozen=True)
 class Folded:
-    """Breaks of torch's own: whose, what to do, places, executions per step, and frames given up for them.
+    """Breaks of torch's own: whose, what to do, places, executions of all per step, and frames given up for them.
 
     Without an owner, functions that are compiled again because the program's own code is: `places` has their names.
     """
@@ -24,13 +24,15 @@ class Folded:
     advice: str
     places: tuple[str, ...]
     executed: float
+    unit: str
     given_up: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.owner:
             return f"torch's own, {self.advice}: compiled again with the program's functions: {', '.join(self.places)}"
         many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
-        said = f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        often = f"executed {self.executed:g}× a {self.unit}" if self.executed else "not executed"
+        said = f"torch's own, {self.advice}: {many} of {self.owner}, {often}"
         return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
 
@@ -53,7 +55,8 @@ def folded(looked: Look) -> list[Folded]:
         executed[owner] += max(counts.values()) / max(looked.steps, 1)
     advice = dict(OWNERS.values())
     found = [
-        Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()
+        Folded(o, advice[o], tuple(sorted(at)), executed[o], looked.unit, tuple(given_up[o]))
+        for o, at in places.items()
     ]
     again = tuple(followers(looked))
-    return [*found, Folded("", NOTHING, again, 0.0)] if again else found
+    return [*found, Folded("", NOTHING, again, 0.0, looked.unit)] if again else found
