@@ -32,6 +32,7 @@ ORDER = (
     " What needs nothing comes last."
 )
 OPEN = 3  # causes that are told in full
+GENERATOR = "Attempt to trace generator"
 FEW = 3  # codes of a function, each of which the steps go on to use
 _DDP = "DistributedDataParallel.forward was compiled"
 _PYTHON = "python/"
@@ -50,6 +51,7 @@ _SHARED = "torch/_dynamo/external_utils.py"
 _SELECTS = re.compile(r" == (['\"]).*\1$")
 # what a break's reason or a failed guard holds -> what to do
 _FIXES = (
+    (GENERATOR, "none where it computes nothing, as a context manager; else call it in a function that is compiled"),
     (r"builtin operator print|Logger|logging", "remove the output, or print after the compiled call"),
     (r"graph_break\(\)", "remove the call of graph_break()"),
     (
@@ -128,9 +130,9 @@ def causes(looked: Look) -> list[Cause]:
     found = [
         *_apart(looked),
         *_lost(looked),
+        *_unused(looked),
         *_gradients(looked),
         *_training(looked),
-        *_unused(looked),
         *again,
         *broke,
         *_given_up(looked),
@@ -396,13 +398,14 @@ def _given_up(looked: Look) -> list[Cause]:
     for row in given_up:
         first.setdefault((row.name, row.reason, row.place), row)
     for row in first.values():
-        if owner_of(row):
+        library = library_of(row)
+        if owner_of(row) or (GENERATOR in row.reason and library.endswith(f"({row.name})")):
             continue
         cost = "unknown: Python runs the function, and what it calls may be compiled"
         said = f"{row.name} was given up: {row.reason}"
         fix = _fix(row.reason, "move the break out of the loop or block that cannot be resumed")
         hints = "\n".join(row.hints)
-        found.append(Cause(said, row.place, library_of(row), row.explanation, cost, fix, hints))
+        found.append(Cause(said, row.place, library, row.explanation, cost, fix, hints))
     return found
 
 

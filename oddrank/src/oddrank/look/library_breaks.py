@@ -30,9 +30,9 @@ class Folded:
     def __str__(self) -> str:
         if not self.owner:
             return f"torch's own, {self.advice}: compiled again with the program's functions: {', '.join(self.places)}"
-        many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
+        many = f"{len(self.places) or 'no'} break{'s' * (len(self.places) != 1)}"
         often = f"executed {self.executed:g}× a {self.unit}" if self.executed else "not executed"
-        said = f"torch's own, {self.advice}: {many} of {self.owner}, {often}"
+        said = f"torch's own, {self.advice}: {many} of {self.owner}{f', {often}' if self.places else ''}"
         return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
 
@@ -43,7 +43,8 @@ def folded(looked: Look) -> list[Folded]:
     executed: defaultdict[str, float] = defaultdict(float)
     for row in looked.met:
         if LIMIT not in row.reason and (owner := owner_of(row)):
-            places.setdefault(owner, set()).add((row.libraries or (row.place,))[-1])
+            at = {(row.libraries or (row.place,))[-1]} if row.kind == "break" else set()
+            places.setdefault(owner, set()).update(at)
             stands = [place for place in (row.place, *row.libraries) if place.endswith(f"({row.name})")]
             stands = [place for place in stands if not place.startswith("torch/")]
             given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "gave-up" else []))
