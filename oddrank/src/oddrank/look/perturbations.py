@@ -202,7 +202,7 @@ def run(given: argparse.Namespace) -> int:
             if one.cache == "other":
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
             trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
-            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise)
+            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise, rows[0].found)
             if did := done(trial.folder):
                 row = replace(row, said=did)
             elif one.condition != Condition() and not trial.ending.said:
@@ -219,8 +219,8 @@ def run(given: argparse.Namespace) -> int:
         if rows:
             body = {"program": program.command, "label": label, "ranks": world, "rank": rank, "noise": noise}
             _write(folder, body, rows)
-    over = [row for row in rows if not row.allowed(given.allow)]
-    covered = sum(bool(row.found) for row in rows) - len(over)
+    over = [row for row in rows[1:] if not row.allowed(given.allow)]
+    covered = sum(bool(row.found) for row in rows[1:]) - len(over)
     notes = [f"--allow covers {covered} of them"] if covered else []
     print("\n".join(["", verdict(rows, rank, noise), *notes, f"page: {below(folder / 'index.html')}"]))
     return command.GATE if over else 0
@@ -283,7 +283,10 @@ def _printing_to(path: Path) -> Iterator[None]:
         yield
 
 
-def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool) -> Outcome:
+def _row(
+    name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool, own: Sequence[str] = ()
+) -> Outcome:
+    """What a run changed, without the kinds `own` in which the program as it is differs from run to run."""
     told, why = compare(trial.ending, trial.looked, base.looked, rank)
     if numbers and not trial.ending.said:
         apart = values.apart(base.folder, trial.folder)
@@ -299,6 +302,9 @@ def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: 
         and "graph" not in told
     ):
         told.append("graph")
+    if not trial.ending.said:
+        told = [kind for kind in told if kind not in own]
+        why = why if told else []
     parting = decisions.parting(trial.decided, base.decided, rank) if rank >= 0 else ""
     return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
                    compared)  # fmt: skip
