@@ -122,7 +122,7 @@ def test_numbers_that_differ_by_themselves_are_not_compared_and_it_is_said(pertu
     text = Path(SCRIPT).read_text()
     assert "torch.manual_seed(0)" in text
     (tmp_path / "unseeded.py").write_text(text.replace("torch.manual_seed(0)", "pass"))
-    status, rows, said = perturb("--only", "logs", "unseeded.py", "slow-compile")
+    status, rows, said = perturb("--only", "threads", "unseeded.py", "slow-compile")
     assert status == 0 and "and were not compared: losses by up to" in said, said
     assert all(row["found"] == [] and row["compared"] == "" for row in rows.values())
     assert "were not compared" in (tmp_path / "out" / "index.html").read_text()
@@ -212,7 +212,6 @@ def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
             {"code": "z"},
             "kernel: Inductor's code of f (a.py:1) is another on rank 1 than on rank 0, for the same graph",
         ),
-        ({"pieces": 2}, "bucket: DDP cut f (a.py:1) into 2 graphs on rank 1 and 1 on rank 0"),
         (
             {"again": "x.size()[0] == 8"},
             "guard: f (a.py:1) was compiled again on rank 1: x.size()[0] == 8; on rank 0: nothing",
@@ -221,7 +220,7 @@ def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
     ],
 )
 def test_the_first_decision_in_which_a_rank_parts_is_named(mine, said):
-    alike = {"graph": "a", "cached": "hit", "code": "y", "pieces": 1}
+    alike = {"graph": "a", "cached": "hit", "code": "y"}
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike), 1) == said
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike | mine), 1) == "", "it was so before"
 
@@ -233,7 +232,7 @@ def test_where_every_rank_goes_along_the_run_before_says_what_is_other():
 
 def test_what_ranks_wrote_is_read_as_data_of_others(tmp_path):
     good = json.dumps(vars(Decision("0/0", "f")))
-    bad = ["{", "[]", json.dumps({"id": "1/0"}), good.replace('"pieces": 0', '"pieces": "x"'), good[:-5]]
+    bad = ["{", "[]", json.dumps({"id": "1/0"}), good.replace('"done": false', '"done": 0'), good[:-5]]
     (tmp_path / "decisions-0.jsonl").write_text("\n".join([*bad, good]))
     (tmp_path / "decisions-x.jsonl").write_text(good)
     assert decisions.read(tmp_path) == {0: {"0/0": Decision("0/0", "f")}}

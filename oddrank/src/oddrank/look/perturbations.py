@@ -64,7 +64,7 @@ class Perturbation:
 
 
 def perturbations(
-    rank: int, batch: int = 3, delay_s: float = 20.0, device: str = "cpu", more: Sequence[str] = ()
+    rank: int, batch: int = 3, delay_s: float = 20.0, more: Sequence[str] = ()
 ) -> list[Perturbation]:
     """List the differences that are tried, one at a time.
 
@@ -72,14 +72,11 @@ def perturbations(
         rank: The rank that has them.
         batch: The batch of each DataLoader, counted from 1, that is a row shorter there.
         delay_s: Seconds that the rank's first compile takes longer.
-        device: 'cpu' or 'cuda': which setting of precision is another.
         more: Environment variables as NAME=VALUE, or NAME for not set; each is a difference.
 
     >>> [one.name for one in perturbations(1, more=["NCCL_ALGO=Ring"])][-2:]
-    ['logs', 'NCCL_ALGO=Ring']
+    ['threads', 'NCCL_ALGO=Ring']
     """
-    precision = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"} if device == "cpu" else {"NVIDIA_TF32_OVERRIDE": "1"}
-    ((setting, value),) = precision.items()
     threads = "2" if os.environ.get("OMP_NUM_THREADS") != "2" else "1"
     own = [
         Perturbation(each, f"{name}={value}" if mark else f"no {name}", {name: value if mark else None})
@@ -101,8 +98,6 @@ def perturbations(
             verify=False,
         ),
         Perturbation("threads", f"OMP_NUM_THREADS={threads}", {"OMP_NUM_THREADS": threads}),
-        Perturbation("precision", f"{setting}={value}", precision, numbers=False),
-        Perturbation("logs", "TORCH_LOGS=recompiles", {"TORCH_LOGS": "recompiles"}),
         *own,
     ]
 
@@ -163,10 +158,9 @@ def run(given: argparse.Namespace) -> int:
     world = world_size(given)
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
-    device = "cuda" if machine.gpus() else "cpu"
     nccl = given.backend == "nccl" or (given.backend == "auto" and len(machine.gpus()) >= world)
     given.verify = not nccl  # of gloo each of its collectives can be compared before it runs
-    every = perturbations(rank, batch, given.perturb_delay, device, given.perturb_env)
+    every = perturbations(rank, batch, given.perturb_delay, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
     given.stall = given.stall or STALL_S
     runs = len(every) + len(BASE)
