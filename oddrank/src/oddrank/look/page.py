@@ -37,7 +37,8 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
     """
     unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
     how = f"calls of <code>{escape(step)}</code>" if step else {
-        "step": "from a compiled call to the end of <code>optimizer.step</code>",
+        "step": "from a compiled call, or the forward of DDP or FSDP2 around it, to the end of"
+        " <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     parts = [
