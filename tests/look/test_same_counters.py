@@ -99,6 +99,23 @@ def ddp():
     train(compiled, opt)
 
 
+def buffers(inside: bool):
+    net = nn.Sequential(model(), nn.BatchNorm1d(8))
+    if inside:
+        net[0].compile(backend="aot_eager")
+    ddp = nn.parallel.DistributedDataParallel(net)
+    run = ddp if inside else torch.compile(ddp, backend="aot_eager")
+    train(run, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+def buffers_of_a_compiled_module():
+    buffers(inside=False)
+
+
+def buffers_around_a_compiled_module():
+    buffers(inside=True)
+
+
 def sharded():
     net = model()
     for layer in net:
@@ -174,6 +191,7 @@ PROGRAMS = (
     *(inference, training, step_in_compiled_function, compiled_optimizer_with_schedule, compiled_closure),
     *(ddp, sharded, sizes_that_change, break_in_a_loop, checkpointed, compiled_in_a_compiled_function),
     *(names_in_compiled_function, left_dtensor),
+    *(buffers_of_a_compiled_module, buffers_around_a_compiled_module),
 )
 
 

@@ -47,7 +47,7 @@ def looked(tmp_path_factory):
 def test_a_compiled_optimizer_with_a_schedule_is_named_by_its_guard(looked):
     text, page, base = looked("scheduled")
     first = text.partition("1. ")[2].partition("2. ")[0]
-    assert line("opt.step()") in first and "torch/optim/adam.py:" in first
+    assert line("opt.step()") in first and ", in torch/optim/adam.py:" in first
     assert "Adam.step was compiled" in first and "`self.param_groups[0]['betas'][0]` changes" in first
     assert "s of compiling" in first and "Avoid calling" not in text
     assert "torch's own, nothing to do" in text and "optimizer" in text
@@ -72,7 +72,7 @@ def test_the_break_of_the_program_stands_before_those_of_ddp(looked):
     first, _, rest = text.partition("torch's own")
     assert line("pprint.pformat") in first and "torch stopped at python/pprint.py:" in first
     assert "_inside_ddp_forward" not in text and "set_runtime_stats_and_log" not in text
-    assert "nothing to do: 2 breaks of DDP" in rest
+    assert "nothing to do: 2 breaks of DDP, executed" in rest
     assert "Avoid calling" not in page.partition("torch's own")[2]
 
 
@@ -125,6 +125,14 @@ def test_no_share_is_above_the_whole(looked, kind):
         ("GLOBAL_STATE changed: grad_mode ", "gradients are on in one call and off in another (`grad_mode`)"),
         ("len(self.items) == 3", "the length of `self.items` changes (it was 3)"),
         ("L['self']._modules['a'].rate == 0.1", "`self.a.rate` changes (it was 0.1)"),
+        (
+            "tensor 'p' rank mismatch. expected 2, actual 3",
+            "the number of dimensions of `p` changes (2 -> 3)",
+        ),
+        (
+            "expected type of 'p' to be a tensor type, ' but found <class 'NoneType'>",
+            "`p` is a tensor in one call and None in another",
+        ),
     ],
 )
 def test_a_guard_in_words(guard, said):

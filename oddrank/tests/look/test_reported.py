@@ -186,7 +186,7 @@ CASES = [
     Case(
         "rollout", FAILED,
         # rank 0 has left the rollout, and its forward has taken the gathers of rank 1's next tokens
-        [r"rollout\.py(: |The script )failed before its first recorded step",
+        [r"rollout\.py(: |The script )failed before the steps to record were over",
          at("rollout", "logits = model(tokens[:, -8:])"), at("rollout", "loss.backward()"),
          "First difference", "Called from different lines"],
         unsaid=[SAME],

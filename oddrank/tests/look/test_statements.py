@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, rows, switches, training
+from oddrank.look import callables, page, rows, switches, training
 from oddrank.look.callables import Made
-from oddrank.look.causes import causes
+from oddrank.look.causes import causes, shown
 from oddrank.look.library_breaks import folded
 from oddrank.look.look import HELD, RECORDED, WHOLE, Look, together
 from oddrank.record import Compile, Mark, Range, Tables
@@ -240,6 +241,14 @@ def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
         "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
         " helper"
     ]
+    # a model's code may be a library's, and have been compiled for more reasons
+    own.file, own.why = f"{LIBRARIES}lib/model.py", size.format("input_ids")
+    later = again(
+        "tensor 'mask' dtype mismatch. expected Float, actual Half", (own.file, 9, "Net.forward"), 2
+    )
+    rank.compiles.append(later)
+    assert [one.said for one in causes(look(rank))] == ["Net.forward was compiled 3 times"]
+    rank.compiles.pop()
     # for a reason of its own it is a cause
     own.why = "self.rate == 0.1"
     assert len(causes(look(rank))) == 2
@@ -264,8 +273,91 @@ def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
     compiles = [again(guard, ("serve.py", 9, "Llama.forward"))]
     (decoding,) = causes(look(Rank(compiles, ranges=step(region(), name="oddrank.forward"))))
     (training,) = causes(look(Rank(compiles, ranges=step(region()))))
-    assert "a single token after a prompt" in decoding.fix and "drop" not in decoding.fix
-    assert training.fix.startswith("pad it, or drop that batch")
+    assert "one for single tokens" in decoding.fix and decoding.expected
+    assert training.fix.startswith("pad it, or drop that batch") and not training.expected
+
+
+@pytest.mark.parametrize(
+    ("guard", "settled", "other"),
+    [
+        (
+            "self.red_dim == -2",
+            "expected once each: the recorded steps run all 2",
+            "make the number a tensor",
+        ),
+        (
+            "___check_obj_id(self.net, 140), type=<class 'P'>",
+            "expected once each",
+            "where several modules share",
+        ),
+        (
+            "tensor 'ids' size mismatch at index 1. expected 12, actual 1",
+            "one for single tokens",
+            "pad it, or drop",
+        ),
+    ],
+)
+def test_code_that_every_step_goes_on_to_use_is_expected(guard, settled, other):
+    """A value that changes from time to time leaves code that runs no more, or compiles in the steps."""
+    first = Compile(0, "Net.forward/0", "train.py", 9, "Net.forward", outcome="graph", operators=1)
+
+    def fix(runs: tuple[int, int], during: bool) -> str:
+        compiles = [
+            replace(one, runs=n, during=during)
+            for one, n in zip((first, again(guard, first_at)), runs, strict=True)
+        ]
+        rank = Rank(compiles, ranges=step(region()))
+        report = rank.report(0, {"world_size": 1})
+        report.tables["all_compiles"]["during"] = True
+        (cause,) = causes(together([report]))
+        assert cause.expected == cause.fix.startswith("expected")
+        return cause.fix
+
+    first_at = ("train.py", 9, "Net.forward")
+    assert settled in fix((2, 1), False)
+    for runs, during in (((0, 2), False), ((2, 1), True)):
+        assert other in fix(runs, during)
+
+
+def test_three_causes_stand_open_and_what_needs_nothing_comes_last():
+    guards = ["GLOBAL_STATE changed: grad_mode ", *(f"self.rate == 0.{n}" for n in range(4))]
+    rows = [again(guard, ("train.py", n, f"Net.f{n}"), seconds=9.0 - n) for n, guard in enumerate(guards)]
+    looked = look(Rank(rows))
+    lines = shown(causes(looked))
+    assert [line for line in lines if line[0].isdigit()] == [
+        *(f"{n}. train.py:{n} (Net.f{n}): Net.f{n} was compiled 2 times" for n in (1, 2, 3, 4)),
+        "5. train.py:0 (Net.f0): Net.f0 was compiled 2 times; expected once: one compile with gradients and one"
+        " without",
+    ]
+    assert sum(line.startswith("   fix: ") for line in lines) == 3
+    assert page.html(looked).count("<li><details>") == 2
+
+
+def test_a_forward_in_a_decorator_has_the_name_of_its_class():
+    def decorated(fn):
+        @functools.wraps(fn)
+        def wrapper(*args):
+            return fn(*args)
+
+        return wrapper
+
+    class Llama(torch.nn.Module):
+        @decorated
+        def forward(self, x):
+            return x
+
+    class Bert(torch.nn.Module):
+        forward = decorated(lambda self, x: x)
+
+    code = Llama.forward.__code__
+    row = Compile(0, "0/0", code.co_filename, code.co_firstlineno, "decorated.wrapper")
+    model = Llama()
+    callables.name_forwards([row])
+    assert row.name == "Llama.forward"
+    other, row.func = Bert(), "decorated.wrapper"
+    callables.name_forwards([row])
+    assert row.name == "decorated.wrapper", "either may have been called"
+    assert model is not other
 
 
 def test_a_compile_without_a_graph_says_what_stood_before_it():
@@ -295,7 +387,7 @@ def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
         rank.marks.append(Mark(0, f"{depth}/0", *frame, kind, name="skipped", chain=deeper, report="skipped"))
     (one,) = folded(look(rank))
     assert str(one).endswith(
-        "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
+        "1 break of FSDP2, not executed; given up for it: lib/model.py:80 (Decoder.forward)"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,9 @@ import pandas as pd
 import torch
 
 from oddrank import places
+from oddrank.record import Compile
 
-__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack"]
+__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack", "name_forwards"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
@@ -106,6 +108,29 @@ def _stack_of_node(frame: Any) -> str:
 def _not_torchs(fn: Any) -> bool:
     code = getattr(fn, "__code__", None)
     return code is None or not code.co_filename.startswith(_TORCH)
+
+
+def name_forwards(rows: Iterable[Compile]) -> None:
+    """Name compiles of what decorates a module's `forward` as that forward, where one class alone has it.
+
+    Args:
+        rows: Whose `func` is, for instance, 'wrapper'.
+    """
+    unnamed = [row for row in rows if row.func.rpartition(".")[2] != "forward"]
+    if not unnamed:
+        return
+    classes = {type(found) for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)}
+    names: dict[tuple[str, int], set[str]] = {}
+    for kind in classes:
+        fn: Any = kind.forward
+        while hasattr(fn, "__wrapped__"):
+            if (code := getattr(fn, "__code__", None)) is not None:
+                name = f"{kind.__qualname__.rpartition('<locals>.')[2]}.forward"
+                names.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
+            fn = fn.__wrapped__
+    for row in unnamed:
+        if len(named := names.get((row.file, row.line), set())) == 1:
+            (row.func,) = named
 
 
 def asked(made: list[Made]) -> pd.DataFrame:

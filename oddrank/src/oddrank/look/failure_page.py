@@ -1,4 +1,4 @@
-"""The page of a script that failed before its first recorded step: what was compiled until then, and what failed."""
+"""The page of a script that failed before the steps to record were over: what was compiled, and what failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oddrank.stages import guards as guards_of
 
 __all__ = ["html", "text"]
 
-TITLE = "failed before its first recorded step"
+TITLE = "failed before the steps to record were over"
 ELSEWHERE = (
     "No compile had failed and none was under way: the error came from code that ran, not from compiling it."
 )

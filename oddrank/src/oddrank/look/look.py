@@ -135,8 +135,11 @@ class Look:
         return pd.DataFrame(found, columns=["rank", *COUNTS])
 
     def compiled_breaks(self) -> str:
-        """Return how many breaks each rank compiled in the whole run, frames given up included, in words."""
-        sizes = Counter(row.rank for row in self.met)
+        """Return how many breaks each rank compiled in the whole run, frames given up included, in words.
+
+        Without those that were given up before a compile of them began: torch's own tools have none of them.
+        """
+        sizes = Counter(row.rank for row in self.met if not row.compile.startswith("-"))
         return ", ".join(f"{sizes[rank]} on rank {rank}" for rank in self.ranks)
 
     @property

@@ -18,8 +18,7 @@ from oddrank.strip.viewer import viewer
 
 __all__ = ["html", "picture"]
 
-MOST_CAUSES = 6
-PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend: AOTAutograd and Inductor, s"}
+PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend, s"}
 PHASE = [one.name for one in fields(Phase)]
 ELSEWHERE = """
 <ul>
@@ -101,14 +100,8 @@ def _to_do(looked: Look) -> list[str]:
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")
     else:
-        items = [_cause(cause) for cause in found]
-        rest = f"<ol start='{MOST_CAUSES + 1}'>{''.join(items[MOST_CAUSES:])}</ol>"
-        more = f"<details><summary>{len(items) - MOST_CAUSES} more</summary>{rest}</details>"
-        parts += [
-            f"<p class='quiet'>{causes.ORDER}</p>",
-            f"<ol class='first'>{''.join(items[:MOST_CAUSES])}</ol>",
-        ]
-        parts += [more] if len(items) > MOST_CAUSES else []
+        items = [_cause(cause, number <= causes.OPEN) for number, cause in enumerate(found, 1)]
+        parts += [f"<p class='quiet'>{causes.ORDER}</p>", f"<ol class='first'>{''.join(items)}</ol>"]
     for one in own:
         places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
         parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
@@ -117,10 +110,13 @@ def _to_do(looked: Look) -> list[str]:
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
 
 
-def _cause(cause: causes.Cause) -> str:
+def _cause(cause: causes.Cause, whole: bool) -> str:
     first, *rest = cause.lines()
     hints = [f"<span class='quiet'>torch's hint: {escape(hint)}</span>" for hint in cause.hint.splitlines()]
-    return f"<li><b>{escape(first)}</b><br>{'<br>'.join([*map(escape, rest), *hints])}</li>"
+    below = "<br>".join([*map(escape, rest), *hints])
+    if whole:
+        return f"<li><b>{escape(first)}</b><br>{below}</li>"
+    return f"<li><details><summary>{escape(cause.line)}</summary>{below}</details></li>"
 
 
 def _breaks(looked: Look) -> list[str]:

@@ -20,7 +20,7 @@ from oddrank.look.conditions import Condition
 from oddrank.look.switch_effects import Seen
 from oddrank.record import Record, install, record
 from oddrank.record.compiles import Try
-from oddrank.torch_names import hide_from_dynamo
+from oddrank.torch_names import ddp_forward_point, hide_from_dynamo, on_generator
 
 __all__ = ["LATER", "Options", "Steps", "watching"]
 
@@ -50,9 +50,10 @@ class Options:
 class Steps:
     """Counts the steps of a program and records those that were asked for.
 
-    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, and ends
-    when `optimizer.step` does. Without an optimizer each compiled call is one, and is called a forward. A compiled call
-    inside another one is part of it.
+    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, or with the
+    forward of DDP or of `fully_shard` around it, whose collectives come first, and ends when `optimizer.step` does.
+    Without an optimizer each compiled call is one, and is called a forward. A compiled call inside another one is part
+    of it.
 
     Args:
         options: Which steps.
@@ -96,7 +97,7 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
-        self.seen = Seen()
+        self.seen = Seen(self.enters)
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
@@ -139,6 +140,23 @@ class Steps:
             self._inside = False
             if by_itself:
                 self._end()
+
+    def enters(self) -> None:
+        """Note that a forward of DDP or of `fully_shard` begins; it may hold compiled calls, and begins a step then."""
+        own = not self.options.step and threading.get_ident() == self._thread
+        if (
+            own
+            and self._trains
+            and self.made
+            and not (self._inside or self._timed)
+            and torch.is_grad_enabled()
+        ):
+            self._begin()
+
+    def before_forward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call what DDP does before a module's forward."""
+        self.enters()
+        return original(*args, **kwargs)
 
     def _give(self, found: Any) -> None:
         if not self._over:
@@ -304,8 +322,10 @@ def watching(steps: Steps) -> Iterator[None]:
     torch.compile, torch.optim.Optimizer.__init__ = compile, made  # type: ignore[assignment, method-assign]
     torch.Tensor.backward = wrapped(method, steps.backward)  # type: ignore[method-assign, assignment]
     torch.autograd.backward = wrapped(function, steps.backward)
+    _, before_forward, replace = ddp_forward_point()
     try:
-        yield
+        with replace(wrapped(before_forward, steps.before_forward)), on_generator(install().refused):
+            yield
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
         torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
@@ -333,8 +353,8 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
     return call
 
 
-_HOOKS = (Steps.compiled, Steps.optimizer, Steps.backward, Steps.named)
+_HOOKS = (Steps.compiled, Steps.optimizer, Steps.backward, Steps.named, Steps.before_forward)
 hide_from_dynamo(*(one.__code__ for one in _HOOKS))
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
-_CALLED = (Steps._begin, Steps._end, Steps._give, Steps._losses, Steps._records)
+_CALLED = (Steps._begin, Steps._end, Steps.enters, Steps._give, Steps._losses, Steps._records)
 hide_from_dynamo(*(one.__code__ for one in _CALLED), calls=True)

@@ -27,9 +27,14 @@ Original = Callable[..., Any]
 
 
 class Seen:
-    """Counts what switches do on this rank, from `attach` to `close`."""
+    """Counts what switches do on this rank, from `attach` to `close`.
 
-    def __init__(self) -> None:
+    Args:
+        enters: Called before FSDP2 gathers parameters for a forward.
+    """
+
+    def __init__(self, enters: Callable[[], None]) -> None:
+        self._enters = enters
         self._counts: Counter[tuple[str, ...]] = Counter()
         self._hooks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._ddp: dict[str, Callable[[], Any]] = {}
@@ -166,6 +171,7 @@ class Seen:
         return found
 
     def _pre_forward(self, original: Original, group: Any, module: Any, *args: Any) -> Any:
+        self._enters()
         self._hooks[module] = self._hooks.get(module, 0) + 1
         return original(group, module, *args)
 

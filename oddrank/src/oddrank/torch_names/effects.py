@@ -109,6 +109,15 @@ def ddp_optimizer_points() -> list[Point]:
     ]
 
 
+def ddp_forward_point() -> Point:
+    """Return what DDP does before a module's forward: it broadcasts buffers."""
+    return (
+        "forward",
+        find("torch.nn.parallel.DistributedDataParallel._pre_forward"),
+        lambda new: replaced("torch.nn.parallel.DistributedDataParallel._pre_forward", new),
+    )
+
+
 def active_ddp() -> Any:
     """Return the DDP module whose forward runs; None outside of one."""
     return find("torch.nn.parallel.DistributedDataParallel._active_ddp_module")

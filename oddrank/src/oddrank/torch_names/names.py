@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import pickle
@@ -183,6 +184,24 @@ def on_graph(seen: Callable[[str, Any, Sequence[types.CodeType]], None]) -> Call
     swap = replaced("torch._dynamo.output_graph.OutputGraph.call_user_compiler", call)
     swap.start()
     return swap.stop
+
+
+def on_generator(seen: Callable[[types.CodeType, str], None]) -> Any:
+    """Give a context that calls `seen(code, why)` with each generator of which Dynamo gives up the frame.
+
+    It does so before it begins a compile, so that its trace has none of them. Source: torch/_dynamo/convert_frame.py.
+    """
+    usual = require("torch._dynamo.convert_frame.ConvertFrameAssert.__call__")
+
+    def call(self: Any, frame: Any, *more: Any, skip: int = 0, **named: Any) -> Any:
+        try:
+            return usual(self, frame, *more, skip=skip + 1, **named)
+        except Exception as error:
+            if frame.f_code.co_flags & inspect.CO_GENERATOR:
+                seen(frame.f_code, str(error))
+            raise
+
+    return replaced("torch._dynamo.convert_frame.ConvertFrameAssert.__call__", call)
 
 
 def dynamo_reset() -> None:
