@@ -178,6 +178,7 @@ class _Rank:
     def _execute(self, steps: Steps) -> int:
         """Run the script; its exit status."""
         rank = self.launch.rank
+        sys.excepthook = traceback.print_exception if self.page is not None else _silent
         try:
             running.execute(self.request.program, self.request.options, steps)
             if self.request.verify:
@@ -196,8 +197,8 @@ class _Rank:
             return INTERRUPTED
         except Exception as error:
             self._leave(_raised(rank, error))  # now: to write the record takes a while
-            if self.page is not None:
-                traceback.print_exception(type(error), error, _of_script(error))
+            with suppress(Exception):  # the script's own one, or torch's, which names the rank
+                sys.excepthook(type(error), error, _of_script(error))
             return FAILED
 
     def _leave(self, outcome: Outcome, stop: Stop | None = None) -> None:
@@ -320,6 +321,10 @@ def _raised(rank: int, error: BaseException) -> Outcome:
     outcome = Outcome.of(rank, error)
     outcome.collectives = _called()
     return outcome
+
+
+def _silent(*_: Any) -> None:
+    """The launcher says what was raised."""
 
 
 def _of_script(error: BaseException) -> Any:
