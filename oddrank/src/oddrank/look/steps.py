@@ -70,6 +70,7 @@ class Steps:
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
+        forwards: Names of what decorates their forwards, as `callables.name_forwards` keeps them.
         seen: What switches did.
         loads: A table of the checkpoints of which something was lost.
         begins: Called when a step begins, up to the last recorded one.
@@ -97,6 +98,7 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
+        self.forwards: dict[tuple[str, int], set[str]] = {}
         self.seen = Seen(self.enters)
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
