@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, step_collectives, switches, training, weight_names
+from oddrank.look import checkpoints, step_collectives, switches, training, uncompiled, weight_names
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -136,6 +136,7 @@ def causes(looked: Look) -> list[Cause]:
         *again,
         *broke,
         *_given_up(looked),
+        *_around(looked),
         *_names(looked),
     ]
     return sorted(found, key=lambda cause: (cause.expected, -cause.seconds))
@@ -218,6 +219,11 @@ def _lost(looked: Look) -> list[Cause]:
 def _names(looked: Look) -> list[Cause]:
     """Weights that are kept under names that torch.compile and DDP have changed."""
     return [_of(one) for one in weight_names.kept(looked.held["names"])]
+
+
+def _around(looked: Look) -> list[Cause]:
+    """Modules of compiled ones that ran in eager."""
+    return [_of(one) for one in uncompiled.bypassed(looked.held["around"])]
 
 
 def _of(found: Finding, seconds: float = 0.0) -> Cause:

@@ -20,6 +20,7 @@ from oddrank.live.failure import (
     paragraphs,
 )
 from oddrank.live.introspect import Collective, Inspector
+from oddrank.look.parting import parted
 from oddrank.look.torchrun import Request
 from oddrank.look.watch import ENDED, INTERRUPT, Stop
 
@@ -34,7 +35,7 @@ ENDED_BY_SIGTERM = "ended from outside, by SIGTERM"
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
 _MISMATCH = "distributed collective mismatch"
-_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends")
+_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends", "choices")
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def ending(
     failed = [one for one in outcomes if one.kind in ("error", "dead")]
     if stop is not None and stop.by_limit:
         error = explain(stop.how, outcomes, stop.seconds, request.limits.timeout, request.limits.stall, "")
-        return Ending(str(error), True)
+        return Ending(_with_parting(error, outcomes), True)
     if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
         return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
     if not failed:
@@ -193,8 +194,15 @@ def ending(
             otherwise = ENDED_BY_SIGTERM
         return Ending("\n".join([otherwise, *paragraphs(outcomes)]) if otherwise else "")
     error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
-    said = "\n".join(filter(None, [str(error), _hint(error, request)]))
+    said = "\n".join(filter(None, [_with_parting(error, outcomes), _hint(error, request)]))
     return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))
+
+
+def _with_parting(error: RankError, outcomes: list[Outcome]) -> str:
+    """The error, with the branch at which ranks parted after its headline."""
+    own = any(one.kind == "error" and one.order < PEER_GONE for one in outcomes)
+    head, _, rest = str(error).partition("\n")
+    return "\n".join(filter(None, [head, "" if own else parted(outcomes), rest]))
 
 
 def _left_alone(outcomes: list[Outcome]) -> str:

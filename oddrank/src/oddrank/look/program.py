@@ -26,6 +26,7 @@ from oddrank.live.introspect import aside
 from oddrank.look import callables, program_source, replicas, rows, step_collectives
 from oddrank.look.averaging import Averaging
 from oddrank.look.checkpoints import Loads
+from oddrank.look.choices import Choices
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
@@ -142,6 +143,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.enter_context(names.watching())
+        last.enter_context(Choices().watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         training.listen()
@@ -281,6 +283,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         "asked": callables.asked(steps.made),
         "effects": steps.seen.table(steps.made),
         "loads": steps.loads(),
+        "around": steps.around.table(),
         "sources": program_source.texts(whole, log.compiles.sources),
         **steps.after,
     }

@@ -27,7 +27,7 @@ from oddrank.files import write
 from oddrank.live import collective_check, introspect
 from oddrank.live.failure import Outcome
 from oddrank.live.here import Here, declare
-from oddrank.look import conditions, decisions, endings, journal
+from oddrank.look import choices, conditions, decisions, endings, journal
 from oddrank.look import program as running
 from oddrank.look.rendezvous import MEET_S, Launch, Post
 from oddrank.look.steps import Steps
@@ -208,6 +208,8 @@ class _Rank:
         if self.stood is not None and outcome.type == "SystemExit":  # the script's own handler of the signal
             outcome, stop = self.stood
         self.left, self.failed = True, outcome.kind == "error"
+        with suppress(Exception):
+            outcome.choices = [list(one) for one in choices.latest()]
         text = endings.dump(outcome, stop)
         write(self.folder / f"ended-{self.launch.rank}.json", text.encode())
         with suppress(Exception):  # the store may be gone with torchrun

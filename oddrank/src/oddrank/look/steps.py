@@ -18,6 +18,7 @@ import torch
 from oddrank.look.callables import Made
 from oddrank.look.conditions import Condition
 from oddrank.look.switch_effects import Seen
+from oddrank.look.uncompiled import Uncompiled
 from oddrank.record import Record, install, record
 from oddrank.record.compiles import Try
 from oddrank.torch_names import ddp_forward_point, hide_from_dynamo, on_generator
@@ -71,6 +72,7 @@ class Steps:
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
         seen: What switches did.
+        around: Calls of what is compiled within another module, outside of compiled calls.
         loads: A table of the checkpoints of which something was lost.
         begins: Called when a step begins, up to the last recorded one.
         backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
@@ -97,7 +99,7 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
-        self.seen = Seen(self.enters)
+        self.seen, self.around = Seen(self.enters), Uncompiled()
         self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
         self.begins: Callable[[], None] = lambda: None
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
@@ -119,6 +121,13 @@ class Steps:
 
     def compiled(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a compiled callable, which may begin a step."""
+        self.around.enter(of)
+        try:
+            return self._compiled_call(of, made, *args, **kwargs)
+        finally:
+            self.around.leave(of)
+
+    def _compiled_call(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         of.calls += 1
         self.seen.called()
         of.recorded += self.open and self.rec is not None
@@ -332,6 +341,7 @@ def watching(steps: Steps) -> Iterator[None]:
         log.keep_stages = False
         log.listeners.remove(steps.compiles)
         steps.seen.close()
+        steps.around.close()
         steps.close()
 
 
@@ -353,8 +363,8 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
     return call
 
 
-_HOOKS = (Steps.compiled, Steps.optimizer, Steps.backward, Steps.named, Steps.before_forward)
-hide_from_dynamo(*(one.__code__ for one in _HOOKS))
+_HOOKS = (Steps.compiled, Steps._compiled_call, Steps.optimizer, Steps.backward, Steps.named)
+hide_from_dynamo(*(one.__code__ for one in (*_HOOKS, Steps.before_forward)))
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
 _CALLED = (Steps._begin, Steps._end, Steps.enters, Steps._give, Steps._losses, Steps._records)
 hide_from_dynamo(*(one.__code__ for one in _CALLED), calls=True)
