@@ -62,11 +62,7 @@ def label_of(filename: str) -> str:
 
 
 def learn(sources: dict[str, tuple[str, str]]) -> None:
-    """Put cell sources where tracebacks, inspect and Dynamo's break reports look for them; called in a rank.
-
-    Args:
-        sources: What `known_sources` has returned in the kernel.
-    """
+    """Put cell sources where tracebacks, inspect and Dynamo's break reports look for them; called in a rank."""
     for filename, (label, text) in sources.items():
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         places.register(filename, label)

@@ -8,8 +8,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from labkit.per_rank import PerRank
 from labkit.ranks import cells, group, spawn
-from labkit.report import PerRank
 
 _USAGE = "%%ranks [RANKS] [--timeout SECONDS] [--stall SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
 

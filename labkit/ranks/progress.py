@@ -41,14 +41,7 @@ class Progress:
 
     @contextmanager
     def of_start(self, what: str) -> Iterator[Callable[[float], None]]:
-        """Show what a start waits for, from its second second on.
-
-        Args:
-            what: What it waits for.
-
-        Yields:
-            What is to be called, again and again, with the seconds so far.
-        """
+        """Yield what is called with the seconds so far: it shows what a start waits for, from the second second on."""
         how, last = "not started", 0.0
 
         def waiting(seconds: float) -> None:
@@ -64,12 +57,7 @@ class Progress:
             self.end(how, last)
 
     def show(self, members: Sequence[Member], seconds: float) -> None:
-        """Show what each rank is doing, `seconds` after the call began.
-
-        Args:
-            members: The ranks of the call.
-            seconds: How long it has taken so far.
-        """
+        """Show what each rank is doing, `seconds` after the call began."""
         self._show([(f"rank {m.rank}", m.state) for m in members], seconds)
 
     def _show(self, states: list[tuple[str, str]], seconds: float, how: str = "running") -> None:
@@ -84,12 +72,7 @@ class Progress:
         self.shown = True
 
     def end(self, how: str, seconds: float) -> None:
-        """Leave one line that says how the start or call ended after `seconds`, if anything was shown.
-
-        Args:
-            how: 'started', 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
-            seconds: How long it took.
-        """
+        """Leave one line that says how the start or call ended after `seconds`, if anything was shown."""
         if self.shown and _in_kernel():
             self.seconds, self.states = seconds, []
             self._display(how)

@@ -36,10 +36,6 @@ _files: dict[str, ModuleType] = {}  # and the modules that were run from their f
 def dumps(value: Any, what: str) -> bytes:
     """Pickle a value for the ranks.
 
-    Args:
-        value: What travels.
-        what: What it is called in an error, such as "argument 1".
-
     Raises:
         ValueError: If it cannot travel, with the reason.
     """
@@ -56,14 +52,6 @@ def dumps(value: Any, what: str) -> bytes:
 
 def pack_call(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> tuple[bytes, wire.Packed]:
     """Pickle a call for the ranks.
-
-    Args:
-        fn: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
-    Returns:
-        The pickled function, and the arguments.
 
     Raises:
         ValueError: If the function or an argument cannot travel, or `fn` is no function that can be called.
@@ -184,12 +172,7 @@ def _home_of(name: str | None) -> ModuleType | None:
 
 
 class Unpickled:
-    """A pickle that was loaded in a rank: its value, and the globals that its functions brought along.
-
-    Args:
-        data: The pickle.
-        buffers: The buffers that it leaves out.
-    """
+    """A pickle that was loaded in a rank: its value, and the globals that its functions brought along."""
 
     def __init__(self, data: Any, buffers: Sequence[Any] = ()):
         self._brought: list[tuple[ModuleType, dict[str, Any]]] = []

@@ -178,25 +178,13 @@ def _room(size: int) -> memoryview:
 
 
 def send(sock: socket.socket, message: Any) -> None:
-    """Send one message on a blocking socket.
-
-    Args:
-        sock: The socket.
-        message: What can be pickled.
-    """
+    """Send one message on a blocking socket."""
     for part in frame(message):
         sock.sendall(part)
 
 
 class Inbox:
-    """Receives messages from a socket.
-
-    Args:
-        sock: The socket, blocking or not.
-
-    Attributes:
-        messages: Those that are complete and were not taken yet.
-    """
+    """Receives messages from a socket."""
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
@@ -224,11 +212,7 @@ class Inbox:
 
 
 class Channel(Inbox):
-    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank.
-
-    Attributes:
-        queued: Bytes that wait to be sent.
-    """
+    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank."""
 
     def __init__(self, sock: socket.socket):
         super().__init__(sock)

@@ -132,7 +132,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(1)  # ranks share the cores of one machine
     device = "cpu"
     if config["device"] == "cuda":
         # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective

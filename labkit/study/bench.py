@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from labkit.pace import patience
 from labkit.ranks.cells import shell
-from labkit.ranks.group import forget_interrupt, interrupt_thread
+from labkit.ranks.interrupts import forget_interrupt, interrupt_thread
 from labkit.study import pictures
 from labkit.study.choices import choices
 from labkit.study.controls import make_controls, offer, settled, values_of
