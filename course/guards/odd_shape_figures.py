@@ -60,7 +60,9 @@ class Attempts:
         """The slider above the picture of its run."""
         import ipywidgets
 
-        slider = ipywidgets.SelectionSlider(options=list(self.runs), description="run", continuous_update=False)
+        slider = ipywidgets.SelectionSlider(
+            options=list(self.runs), description="run", continuous_update=False
+        )
         picture = ipywidgets.HTML()
 
         def draw(_: Any = None) -> None:

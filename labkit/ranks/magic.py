@@ -11,7 +11,9 @@ from typing import Any
 from labkit.per_rank import PerRank
 from labkit.ranks import cells, group, spawn
 
-_USAGE = "%%ranks [RANKS] [--timeout SECONDS] [--stall SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
+_USAGE = (
+    "%%ranks [RANKS] [--timeout SECONDS] [--stall SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
+)
 
 
 def load(shell: Any) -> None:

@@ -15,9 +15,9 @@ from oddrank.live.failure import Outcome, RankError, crash_frames
 from oddrank.live.introspect import Activity, Snapshot
 
 from labkit.ranks import wire
+from labkit.ranks.interrupts import no_interrupt
 from labkit.ranks.output import Printer
 from labkit.ranks.process import STILL_S, Effort, Process, now
-from labkit.ranks.interrupts import no_interrupt
 from labkit.ranks.spawn import ANSWER_S, Spawner
 from labkit.ranks.wire import Packed
 

@@ -19,7 +19,12 @@ __all__ = ["strip"]
 GPU = (
     " Lanes are the host's: compute is launching and waiting for the GPU; transfers are gloo's or a stream's."
 )
-LEFT, ABOVE, LANE, THIN = 0.9, 0.3, 0.32, 0.08  # inches: beside the lanes, above one, its height, a transfer's
+LEFT, ABOVE, LANE, THIN = (
+    0.9,
+    0.3,
+    0.32,
+    0.08,
+)  # inches: beside the lanes, above one, its height, a transfer's
 TICK, NUMBER = 0.07, 0.19  # inches: of a break's tick, and what its number takes
 REASONS = 8
 
@@ -71,7 +76,9 @@ def strip(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = Non
         _breaks(ax, run.marks[run.marks["rank"] == rank], rank, top, scale, NUMBER * run.duration / width)
         if run.difference and rank in run.difference.spans:
             start, end = (at * scale for at in run.difference.spans[rank])
-            thick = max(end - start, 0.01 * run.duration * scale)  # a sliver of time still gets a box to be seen
+            thick = max(
+                end - start, 0.01 * run.duration * scale
+            )  # a sliver of time still gets a box to be seen
             box = Rectangle((start, top - 0.035), thick, LANE + 0.07, fill=False, edgecolor=style.INK)
             ax.add_patch(box).set(linewidth=2.0, clip_on=False, zorder=5, gid="first-difference")
     sheet.top += 0.46  # what the axis takes below
