@@ -13,34 +13,18 @@ __all__ = ["make_controls", "offer", "settled", "values_of"]
 BUTTONS = 6  # a list of more values is a drop-down list
 
 
-def make_controls(
-    widgets: Any, run: Callable[..., Any], given: Mapping[str, Any], live: bool
-) -> dict[str, Any]:
-    """Make the widget of each control.
-
-    Args:
-        widgets: The ipywidgets module.
-        run: Takes their values by name.
-        given: By name, a list of values, `(low, high)` or `(low, high, step)`, a bool or a text.
-        live: Whether a widget tells of its value while a reader types or drags.
-
-    Returns:
-        The widgets by name.
+def make_controls(widgets: Any, run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the widget of each control of a bench, as `Bench` describes them.
 
     Raises:
         ValueError: One is something else, or `run` does not take exactly these.
     """
     _check_names(run, given)
-    return {name: _control(widgets, name, one, live) for name, one in given.items()}
+    return {name: _control(widgets, name, one) for name, one in given.items()}
 
 
 def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any]:
-    """Check values of a control, or list all of them.
-
-    Args:
-        control: The widget.
-        name: Its name, for the message.
-        wanted: The values; None for all of a list or check box.
+    """Check values of a control, which has a name; without values list all of a list or check box.
 
     Raises:
         ValueError: It has no such value, or has none to list.
@@ -94,7 +78,7 @@ def _check_names(run: Callable[..., Any], controls: Mapping[str, Any]) -> None:
             raise ValueError(f"run needs {name!r}, and no control has that name")
 
 
-def _control(w: Any, name: str, given: Any, live: bool) -> Any:
+def _control(w: Any, name: str, given: Any) -> Any:
     who = f"control {name!r}"
     if isinstance(given, bool):
         made = w.Checkbox(given, indent=False)
@@ -115,7 +99,7 @@ def _control(w: Any, name: str, given: Any, live: bool) -> Any:
     if isinstance(made, w.ToggleButtons):
         made.style.button_width = "auto"
     if made.has_trait("continuous_update"):
-        made.continuous_update = live
+        made.continuous_update = False  # not while a reader types or drags
     return made
 
 

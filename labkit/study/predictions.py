@@ -65,7 +65,6 @@ def predict(
     unit: str = "",
     *,
     options: Sequence[str] = (),
-    least: float | None = None,
 ) -> Prediction:
     """Ask the reader for a prediction before the experiment runs; `reveal` puts it beside what was measured.
 
@@ -77,7 +76,6 @@ def predict(
         value: the answer, where it is given in code; without one, `predict` as the last line of a cell shows a field.
         unit: of the answer.
         options: texts to choose from, where the question is not for a number.
-        least: the smallest number that makes sense, such as 0 for a count.
 
     Returns:
         The prediction, which shows itself.
@@ -95,13 +93,11 @@ def predict(
     >>> predict("doctest.end", "hangs", options=["hangs", "raises"])
     you predict hangs
     """
-    who = f"the prediction {_named(question)!r}"
-    offered = choices(who, options, (str,)) if options else []
-    if least is not None and (offered or not isinstance(least, (int, float))):
-        raise ValueError(f"{who}: least is a number, for a question without options, got {least!r}")
+    name = _named(question)
+    offered = choices(f"the prediction {name!r}", options, (str,)) if options else []
     before = _asked.get(question)
     unit = unit or (before.unit if before else "")  # an answer that is given in code need not repeat it
-    asked = Prediction(question, unit, tuple(offered), -math.inf if least is None else least)
+    asked = Prediction(question, unit, tuple(offered))
     _asked[question] = asked
     if value is not None:
         asked.answer(value)
@@ -115,14 +111,13 @@ class Prediction:
     question: str
     unit: str = ""
     options: tuple[str, ...] = ()
-    least: float = -math.inf
     _trouble: str = ""
 
     def answer(self, value: float | str) -> None:
         """Keep an answer; the same one again adds nothing.
 
         Raises:
-            ValueError: the value is not a finite number, too small, or none of the options.
+            ValueError: the value is not a finite number, or none of the options.
         """
         checked, wrong = value, ""
         if self.options:
@@ -132,10 +127,7 @@ class Prediction:
                 checked = math.nan if isinstance(value, bool) else float(value)
             except (TypeError, ValueError, OverflowError):
                 checked = math.nan
-            if not math.isfinite(checked):
-                wrong = "a finite number"
-            elif checked < self.least:
-                wrong = f"at least {self.least:g} here"
+            wrong = "" if math.isfinite(checked) else "a finite number"
         if wrong:
             raise ValueError(f"a prediction is {wrong}, got {value!r} for {self.question!r}")
         if checked != self._known().answer:
