@@ -13,10 +13,7 @@ __all__ = ["examine", "features"]
 
 
 def examine() -> list[tuple[str, str]]:
-    """Describe this machine.
-
-    Returns:
-        Pairs of a keyword and its text.
+    """Describe this machine in pairs of a keyword and its text.
 
     Raises:
         UnsupportedTorch: the installed torch is outside of the supported range.
@@ -61,10 +58,6 @@ def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], l
 
 def features() -> str:
     """List the functions of `labkit.torch_compat` that need private names of torch, in a table.
-
-    Returns:
-        The table: function, versions of torch that have its names, names found here, and what it does; below it where
-        the versions come from.
 
     >>> print(features().splitlines()[1][:60])
     aot_backend             2.11 to 2.15  3 of 3            Make

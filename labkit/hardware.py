@@ -51,9 +51,6 @@ def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choi
         device: 'auto', 'cpu' or 'cuda'.
         backend: 'auto' or one of BACKENDS.
 
-    Returns:
-        The choice.
-
     Raises:
         ValueError: this machine cannot carry that.
 

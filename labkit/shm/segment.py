@@ -101,12 +101,7 @@ def _open(store: Any, rank: int, timeout: timedelta) -> tuple[int, str]:
 
 
 def slots(memory: mmap.mmap, size: int) -> Callable[[torch.dtype, tuple[int, ...]], Slots]:
-    """Return a function that gives the front of every slot as a tensor of a dtype and a shape.
-
-    Args:
-        memory: The shared memory.
-        size: Number of ranks.
-    """
+    """Return a function that gives the front of every slot as a tensor of a dtype and a shape."""
     whole = torch.frombuffer(memory, dtype=torch.uint8, offset=size * PAGE).view(2, size, SLOT_BYTES)
 
     @lru_cache(maxsize=4096)

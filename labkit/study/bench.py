@@ -14,8 +14,7 @@ from labkit.pace import patience
 from labkit.ranks.cells import shell
 from labkit.ranks.interrupts import forget_interrupt, interrupt_thread
 from labkit.study import pictures
-from labkit.study.choices import choices
-from labkit.study.controls import make_controls, offer, settled, values_of
+from labkit.study.controls import choices, make_controls, offer, settled, values_of
 
 __all__ = ["Bench", "Fold", "Try"]
 
@@ -145,9 +144,6 @@ class Bench:
             name: The control.
             values: Its values; None for all of a list or check box.
             say: The line above the folded picture.
-
-        Returns:
-            The picture, folded.
 
         Raises:
             ValueError: There is no such control, or it has no such value.

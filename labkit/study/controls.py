@@ -6,11 +6,31 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.study.choices import choices
-
-__all__ = ["make_controls", "offer", "settled", "values_of"]
+__all__ = ["choices", "make_controls", "offer", "settled", "values_of"]
 
 BUTTONS = 6  # a list of more values is a drop-down list
+
+
+def choices(who: str, given: Any, kinds: tuple[type, ...] = (str, int, float)) -> list[Any]:
+    """Check options before anything runs.
+
+    Raises:
+        ValueError: It is something else.
+
+    >>> choices("control 'size'", [64, 256])
+    [64, 256]
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) < 2:
+        raise ValueError(f"{who} needs a list of at least two values, got {given!r}")
+    for value in given:
+        if not isinstance(value, kinds):
+            what = "a text" if kinds == (str,) else "a text, a number or a bool"
+            raise ValueError(f"{who}: a value is {what}, got {value!r}")
+    labels = [str(value) for value in given]
+    for value, label in zip(given, labels, strict=True):
+        if list(given).count(value) > 1 or labels.count(label) > 1:
+            raise ValueError(f"{who} has {value!r} twice")
+    return list(given)
 
 
 def make_controls(widgets: Any, run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,7 @@ Judge = Callable[[Attempt, Ranks, Callable[[str], None]], None]
 
 
 class Mistake(Exception):
-    """An attempt that does not pass.
-
-    Args:
-        seen: what was seen.
-        hint: for this very mistake.
-    """
+    """An attempt that does not pass: what was seen, and a hint for this very mistake."""
 
     def __init__(self, seen: str, hint: str = "") -> None:
         super().__init__(seen)
@@ -120,13 +115,6 @@ class Exercise:
     def check(self, attempt: Attempt, ranks: Ranks) -> Answer:
         """Check an attempt; a wrong one gets the hint for its mistake.
 
-        Args:
-            attempt: the reader's function or class.
-            ranks: the ranks to run it on.
-
-        Returns:
-            Whether it passes, with what was seen.
-
         Raises:
             ValueError: the attempt is not what is asked for.
         """
@@ -178,14 +166,9 @@ def _run(look: Callable[..., Any], *args: Any) -> Any:
 
 
 def on_three_too(judge: Judge) -> Judge:
-    """Make a judge of attempts that have to be right on any number of ranks: three of our own follow the reader's.
+    """Make a judge of attempts that have to be right on any number of ranks, without a 2 in the place of that number.
 
-    Args:
-        judge: a judge for ranks of any number.
-
-    Returns:
-        A judge that raises a Mistake also for what is right on the reader's ranks only, such as a 2 in the place of
-        the number of ranks.
+    Three ranks of our own follow the reader's.
     """
 
     def judged(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

@@ -25,7 +25,7 @@ import pandas as pd
 from labkit import files, hardware
 from labkit.ranks import current
 from labkit.study import pictures
-from labkit.study.choices import choices
+from labkit.study.controls import choices
 
 __all__ = ["Prediction", "file", "predict", "reveal", "scoreboard"]
 
@@ -76,9 +76,6 @@ def predict(
         value: the answer, where it is given in code; without one, `predict` as the last line of a cell shows a field.
         unit: of the answer.
         options: texts to choose from, where the question is not for a number.
-
-    Returns:
-        The prediction, which shows itself.
 
     Raises:
         ValueError: the question is not a name, the value not a finite number or one of the options, or the options are
@@ -214,9 +211,6 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
         question: its name.
         measured: a number, or the right option; a number that is not finite is not kept.
         fold: whether a notebook shows the sentence only after a click.
-
-    Returns:
-        A sentence.
 
     Raises:
         ValueError: the question is not a name, or `measured` not a number or one of its options.

@@ -43,14 +43,15 @@ from labkit.torch_compat.compiler import (
     refusals,
     settings_kept,
 )
-from labkit.torch_compat.dispatch import around_operators, on_collective
 from labkit.torch_compat.groups import (
+    around_operators,
     fake_store,
     functional_collectives,
     functional_op,
     gather_cuda_over_gloo,
     local_gloo,
     not_in_flight_record,
+    on_collective,
     world_name,
 )
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
