@@ -31,9 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(act=act)
         return made
 
-    doctor = command(_doctor, "doctor", "what this machine has, and what ranks would run on")
-    what = "what needs private names of torch, and which versions have them"
-    doctor.add_argument("--features", action="store_true", help=what)
+    command(_doctor, "doctor", "what this machine has, and what ranks would run on")
     for name in DOORS:
         if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)
@@ -45,9 +43,6 @@ def _parser() -> argparse.ArgumentParser:
 def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
-    if given.features:
-        print(doctor.features())
-        return 0
     for key, value in doctor.examine():
         print(f"{key:<10} {value or '-'}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from oddrank.machine import VISIBLE, cores, describe, gpus, name, no_gpu, slug, torch_version
@@ -19,7 +18,6 @@ __all__ = [
     "share_a_gpu",
     "slug",
     "torch_version",
-    "visible",
 ]
 
 BACKENDS = ("nccl", "gloo", "shm", "fake")
@@ -33,11 +31,6 @@ class Choice:
     device: str
     backend: str
     why: str
-
-
-def visible() -> dict[str, str | None]:
-    """The environment that makes a new process see this process's GPUs where an older one starts it; None: unset."""
-    return {VISIBLE: os.environ.get(VISIBLE)}
 
 
 def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choice:

@@ -18,18 +18,6 @@ LATER = {"KINETO_LOG_LEVEL"}
 _OURS = [str(Path(file).resolve().parents[n]) for file, n in ((__file__, 2), (oddrank.__file__, 1))]
 
 
-def merged(*parts: Mapping[str, str | None]) -> dict[str, str]:
-    """Merge mappings into one environment. Later ones win; None as a value means not set.
-
-    >>> merged({"A": "1", "B": "2"}, {"A": None})
-    {'B': '2'}
-    """
-    whole: dict[str, str | None] = {}
-    for part in parts:
-        whole |= part
-    return {name: value for name, value in whole.items() if value is not None}
-
-
 def check(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
     """Return the variables that a caller has given for ranks, as a dict.
 

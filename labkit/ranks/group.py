@@ -18,7 +18,7 @@ from labkit.pace import patience
 from labkit.per_rank import PerRank
 from labkit.ranks import environment, spawn
 from labkit.ranks.call import Call
-from labkit.ranks.environment import complete, merged
+from labkit.ranks.environment import complete
 from labkit.ranks.interrupts import no_interrupt, stoppable
 from labkit.ranks.pool import Member, Pool
 from labkit.ranks.process import StartError
@@ -116,9 +116,9 @@ class Ranks:
         self.timeout, self.collective_timeout = timeout, collective_timeout
         self.stall, self.verify = stall, verify
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
-        # none on the CPU, where compiling would use one; a rank's successor has the same
-        self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else hardware.visible()
-        self._environ = dict(os.environ)
+        self._environ = dict(os.environ)  # a rank's successor has the same
+        if self.device == "cpu":  # where compiling would use a GPU that it sees
+            self._environ[hardware.VISIBLE] = ""
         self.calls = self.restarts = 0
         self._busy = threading.Lock()
         self._stop: threading.Event | None = None  # of the call that runs
@@ -244,7 +244,8 @@ class Ranks:
             "path": list(sys.path),
             "cwd": os.getcwd(),
         }
-        wanted = complete(merged(self._environ, self._sees, self.env))
+        whole = {**self._environ, **self.env}
+        wanted = complete({name: value for name, value in whole.items() if value is not None})
         with self._progress.of_start(ZYGOTE_IMPORTS) as waiting:
             zygote = spawn.shared(wanted, waiting)
             zygote.wait_ready(waiting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -138,7 +137,4 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
 
 def crash_file() -> int:
     """Open an unnamed file, into which a rank writes its stack as a fatal signal ends it."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("labkit-crash")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    return os.memfd_create("labkit-crash")

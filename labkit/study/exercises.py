@@ -15,9 +15,8 @@ from labkit.pace import patience
 from labkit.ranks import RankError, Ranks
 from labkit.torch_compat import settings_kept
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
+__all__ = ["Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
 
-DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
 OURS = re.compile(r"(labkit/study|course/\w+)/exercises\b")  # the files of the judges
 
@@ -76,13 +75,10 @@ class Exercise:
     Args:
         name: such as 'cliff.gate'.
         title: what it asks for.
-        difficulty: one of DIFFICULTIES.
+        difficulty: 'easy', 'medium' or 'hard'.
         minutes: that it takes.
         targets: what an attempt has to reach, in words.
         judge: `judge(attempt, ranks, say)` raises Mistake for an attempt that fails; `say` takes each finding.
-
-    Raises:
-        ValueError: the difficulty is unknown, or minutes or targets are missing.
 
     >>> demo = Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: say("right"))
     >>> demo.header()
@@ -98,12 +94,6 @@ class Exercise:
     targets: tuple[str, ...]
     judge: Judge
     takes: str = "function"  # or "class", of a module
-
-    def __post_init__(self) -> None:
-        if self.difficulty not in DIFFICULTIES:
-            raise ValueError(f"exercise {self.name!r}: difficulty must be one of {', '.join(DIFFICULTIES)}")
-        if self.minutes < 1 or not self.targets:
-            raise ValueError(f"exercise {self.name!r}: it needs minutes and at least one target")
 
     def header(self) -> str:
         """The line above the stub in the notebook."""

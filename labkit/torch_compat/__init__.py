@@ -13,7 +13,6 @@ from oddrank.torch_names import (
     current_compile_id,
     dynamo_reset,
     hide_from_dynamo,
-    log_to,
     on_region_entry,
     profiler_events,
     profiler_mark,
@@ -63,7 +62,7 @@ from labkit.torch_compat.streams import (
     state_product,
     stream_names,
 )
-from labkit.torch_compat.versions import READ, RUN, SUPPORTED, TESTED, check_version
+from labkit.torch_compat.versions import RUN, SUPPORTED, TESTED, check_version
 
 
 def __getattr__(name: str) -> Any:

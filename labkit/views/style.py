@@ -21,9 +21,8 @@ from matplotlib.patches import Rectangle
 from oddrank.strip.kinds import BLACK, HATCHES, KINDS, SHAPES, WHITE, contrast, ink_on
 from PIL import Image
 
-__all__ = [
-    "BLACK", "HATCHES", "KINDS", "SHAPES", "WHITE", "Figure", "Sheet", "contrast", "ink_on", "label_figure", "styled"
-]  # fmt: skip
+__all__ = ["BLACK", "HATCHES", "KINDS", "SHAPES", "WHITE", "contrast", "ink_on"]
+__all__ += ["Figure", "Sheet", "label_figure", "styled"]
 
 WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
