@@ -15,6 +15,7 @@ from labkit.ranks.cells import shell
 from labkit.ranks.interrupts import forget_interrupt, interrupt_thread
 from labkit.study import pictures
 from labkit.study.controls import choices, make_controls, offer, settled, values_of
+from labkit.study.pictures import Fold
 
 __all__ = ["Bench", "Fold", "Try"]
 
@@ -276,25 +277,6 @@ class Bench:
     def __repr__(self) -> str:
         names = ", ".join(name.replace("_", " ") for name in self.controls)
         return f"a bench ({names}): run its cell in JupyterLab"
-
-
-@dataclass(frozen=True, repr=False)
-class Fold:
-    """A picture that is saved folded. Its text says nothing of it, so that no list of outputs gives it away.
-
-    Attributes:
-        say: The line above it.
-        picture: HTML.
-    """
-
-    say: str
-    picture: str
-
-    def _repr_html_(self) -> str:
-        return pictures.fold(self.say, self.picture)
-
-    def __repr__(self) -> str:
-        return f"{self.say} (folded)"
 
 
 def _prediction(predict: Any) -> tuple[str, list[Any], Callable[[Any], Any] | None]:

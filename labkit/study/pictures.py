@@ -7,9 +7,10 @@ import html
 import io
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LIVE", "RUN", "TWIN", "as_html", "fold", "live", "saved", "show"]
+__all__ = ["LIVE", "RUN", "TWIN", "Fold", "as_html", "fold", "live", "saved", "show"]
 
 RUN = "Run this cell"
 LIVE, TWIN = "labkit-live", "labkit-twin"  # classes of the widgets of an output, and of what stands for them
@@ -83,6 +84,20 @@ def fold(say: str, page: str) -> str:
     '<details><summary style="cursor:pointer">Measured</summary><b>5</b></details>'
     """
     return f'<details><summary style="cursor:pointer">{html.escape(say)}</summary>{page}</details>'
+
+
+@dataclass(frozen=True, repr=False)
+class Fold:
+    """HTML that is saved folded, below a line; its text says nothing of it, so that no list of outputs gives it away."""
+
+    say: str
+    picture: str
+
+    def _repr_html_(self) -> str:
+        return fold(self.say, self.picture)
+
+    def __repr__(self) -> str:
+        return f"{self.say} (folded)"
 
 
 def live(widgets: Any, rows: list[Any]) -> Any:

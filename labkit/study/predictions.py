@@ -26,6 +26,7 @@ from labkit import files, hardware
 from labkit.ranks import current
 from labkit.study import pictures
 from labkit.study.controls import choices
+from labkit.study.pictures import Fold
 
 __all__ = ["Prediction", "file", "predict", "reveal", "scoreboard"]
 
@@ -47,16 +48,6 @@ class Said(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-class Folded(Said):
-    """A sentence that a notebook shows folded. `print` shows it."""
-
-    def __repr__(self) -> str:
-        return "measured (folded)"
-
-    def _repr_html_(self) -> str:
-        return pictures.fold("What was measured", f"<div>{html.escape(self)}</div>")
 
 
 def predict(
@@ -204,7 +195,7 @@ class Prediction:
         pictures.show(box, self.twin(), str(self))
 
 
-def reveal(question: str, measured: Any, fold: bool = False) -> Said:
+def reveal(question: str, measured: Any, fold: bool = False) -> Said | Fold:
     """Put the prediction for a question beside what was measured, which is kept for the scoreboard.
 
     Args:
@@ -225,9 +216,8 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
     asked = _asked.get(_named(question))  # None: not asked in this kernel
     unit = asked.unit if asked else ""
     value = _measured(question, measured, asked.options if asked else None)
-    shown = Folded if fold else Said
     if isinstance(value, float) and not math.isfinite(value):
-        return shown(f"measured: {value:g}, which is no number to compare with: not kept")
+        return Said(f"measured: {value:g}, which is no number to compare with: not kept")
     ranks = current()
     where = {"torch": hardware.torch_version(), "hardware": hardware.name()}
     trouble = _keep("measured", question, value, unit, **where, label="" if ranks is None else ranks.label)
@@ -238,7 +228,8 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
     if known.later is not None:
         late = f"you predicted {_said(known.later)} after you had seen it, not scored"
         said += f"; {late}" if known.predicted is None else f" ({late})"
-    return shown(f"{said}; {trouble}" if trouble else said)
+    said = f"{said}; {trouble}" if trouble else said
+    return Fold("What was measured", f"<div>{html.escape(said)}</div>") if fold else Said(said)
 
 
 def _measured(question: str, measured: Any, options: tuple[str, ...] | None) -> float | str:
