@@ -88,7 +88,7 @@ def fold(say: str, page: str) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Fold:
-    """HTML that is saved folded, below a line; its text says nothing of it, so that no list of outputs gives it away."""
+    """HTML that is saved folded; its text says nothing of it, so that no list of outputs gives it away."""
 
     say: str
     picture: str
