@@ -82,10 +82,8 @@ class Spawner:
         )
         theirs.close()
         self.sock = ours
-        self.ready, self.reaps_s = (
-            False,
-            STILL_S,
-        )  # within this, the end of a rank is reported: not during an import
+        self.ready = False
+        self.reaps_s = STILL_S  # within this the end of a rank is reported: not during an import
         self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
