@@ -35,10 +35,10 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         is_module = isinstance(obj, types.ModuleType)
-        if is_module and sys.modules.get(obj.__name__) is obj:
+        if is_module and sys.modules.get(name := obj.__name__) is obj:
             # cloudpickle does so for plain modules only, and torch.ops is one of a kind of its own
             if type(obj) is not types.ModuleType:
-                return importlib.import_module, (obj.__name__,)
+                return importlib.import_module, (name,)
         torch = sys.modules.get("torch")
         if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
             # of a kind that pickle cannot take: `torch.ops.aten`, `torch.ops.aten.add`, `torch.ops.aten.add.Tensor`
