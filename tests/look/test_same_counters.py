@@ -104,7 +104,7 @@ def ddp():
 def buffers(inside: bool):
     net = nn.Sequential(model(), nn.BatchNorm1d(8))
     if inside:
-        net[0].compile(backend="aot_eager")
+        net[0] = torch.compile(net[0], backend="aot_eager")
     ddp = nn.parallel.DistributedDataParallel(net)
     run = ddp if inside else torch.compile(ddp, backend="aot_eager")
     train(run, torch.optim.SGD(net.parameters(), lr=0.1))

@@ -15,7 +15,8 @@ from oddrank.look.callables import Made
 from oddrank.look.causes import causes, shown
 from oddrank.look.library_breaks import folded
 from oddrank.look.look import HELD, RECORDED, WHOLE, Look, together
-from oddrank.record import Compile, Mark, Range, Tables
+from oddrank.look.steps import Options, Steps
+from oddrank.record import Compile, Mark, Range, Record, Tables
 
 from labkit.report import Report
 
@@ -475,6 +476,22 @@ def test_ranks_have_one_batch_where_inputs_and_losses_are_equal(one, other, same
         for kind, print_ in seen.items()
     ]
     assert bool(training.batches(pd.DataFrame(rows))) == same
+
+
+def test_the_first_loss_that_is_no_number_is_said_with_its_rank():
+    steps = Steps(Options())
+    found = []
+    for rank, losses in enumerate(([1.0, 2.0, float("inf"), float("nan")], [3.0, 1.0, 2.0, 1.0])):
+        one = training.Training(steps)
+        steps.open, steps.rec = True, Record()
+        for steps.found, loss in enumerate(losses, 3):
+            one._backward([torch.tensor(loss)])
+        found.append(one.tables(rank, 0, {})["seen"])
+    (said,) = training.broken(pd.concat(found))
+    assert (
+        said.said == "the loss is inf in step 5 of the run on rank 0, and in 1 of the recorded steps after it"
+    )
+    assert training.broken(found[1]) == [] and training.batches(pd.concat(found)) == []
 
 
 @pytest.mark.parametrize(

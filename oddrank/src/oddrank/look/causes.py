@@ -247,9 +247,10 @@ def _gradients(looked: Look) -> list[Cause]:
 
 
 def _training(looked: Look) -> list[Cause]:
-    """What the recorded steps did not train, trained on the same data, or averaged without need."""
+    """What the recorded steps did not train, trained on the same data or to no number, or averaged without need."""
     held, wrong = looked.held, float("inf")
-    found = [*training.gradients(held["parameters"]), *training.batches(held["seen"])]
+    seen = held["seen"]
+    found = [*training.broken(seen), *training.gradients(held["parameters"]), *training.batches(seen)]
     return [_of(one, wrong) for one in found] + [
         _of(one, WASTED) for one in training.synchronized(held["averages"])
     ]

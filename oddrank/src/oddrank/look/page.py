@@ -20,23 +20,10 @@ __all__ = ["html", "picture"]
 
 PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend, s"}
 PHASE = [one.name for one in fields(Phase)]
-ELSEWHERE = """
-<ul>
-<li><b>Executed breaks</b> count each run of a region that ends in a break. Torch's tools count a break when it is
-compiled, so a block that runs 40 times has 40 breaks here and one there.</li>
-<li>A break inside a function that was called from compiled code ends the region of every caller as well: one
-<code>print</code>, three calls deep, is four breaks.</li>
-<li><b>Breaks compiled</b>, frames given up included: {compiled}. tlparse shows as many, and
-<code>TORCH_LOGS=graph_breaks</code> prints as many, a repeated one without its stack.
-<code>counters["graph_break"]</code> has neither frames given up nor branches on the data of a tensor.</li>
-<li><b>Graphs</b> are those with at least one operation; <code>counters["stats"]["unique_graphs"]</code> and tlparse
-also count one that only hands on its inputs. <code>torch._dynamo.explain</code> calls the function once, so it knows no
-recompile, and what it calls the number of breaks is its number of graphs less one.</li>
-<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread,
-or to the end of the step. It holds all that the program does there, also what it would have to do without the break,
-so it is an upper bound of what the break costs. It was taken under the profiler, which lengthens small operations.</li>
-</ul>
-"""
+ELSEWHERE = (
+    "Executed breaks count each run. Breaks compiled, frames given up included, are those of tlparse and"
+    " TORCH_LOGS=graph_breaks: {}. Where torch's own tools count otherwise: docs/look_counts.md of oddrank."
+)
 
 
 def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> str:
@@ -50,7 +37,8 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
     """
     unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
     how = f"calls of <code>{escape(step)}</code>" if step else {
-        "step": "from a compiled call to the end of <code>optimizer.step</code>",
+        "step": "from a compiled call, or the forward of DDP or FSDP2 around it, to the end of"
+        " <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     parts = [
@@ -77,8 +65,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         " links to the web that you may follow.</p>"
         if tlparse.endswith(".html")
         else f"<p class='quiet'>Not made: {escape(tlparse or 'it was not asked for')}.</p>",
-        "<h2>What torch's own tools count otherwise</h2>",
-        ELSEWHERE.format(compiled=escape(looked.compiled_breaks())),
+        f"<p class='quiet'>{ELSEWHERE.format(escape(looked.compiled_breaks()))}</p>",
         "<h2>Provenance</h2>",
         _facts(looked.provenance),
         "".join(f"<p class='quiet'>Note: {escape(note)}</p>" for note in looked.notes),

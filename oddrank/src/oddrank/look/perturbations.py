@@ -64,7 +64,7 @@ class Perturbation:
 
 
 def perturbations(
-    rank: int, batch: int = 3, delay_s: float = 20.0, device: str = "cpu", more: Sequence[str] = ()
+    rank: int, batch: int = 3, delay_s: float = 20.0, more: Sequence[str] = ()
 ) -> list[Perturbation]:
     """List the differences that are tried, one at a time.
 
@@ -72,14 +72,11 @@ def perturbations(
         rank: The rank that has them.
         batch: The batch of each DataLoader, counted from 1, that is a row shorter there.
         delay_s: Seconds that the rank's first compile takes longer.
-        device: 'cpu' or 'cuda': which setting of precision is another.
         more: Environment variables as NAME=VALUE, or NAME for not set; each is a difference.
 
     >>> [one.name for one in perturbations(1, more=["NCCL_ALGO=Ring"])][-2:]
-    ['logs', 'NCCL_ALGO=Ring']
+    ['threads', 'NCCL_ALGO=Ring']
     """
-    precision = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"} if device == "cpu" else {"NVIDIA_TF32_OVERRIDE": "1"}
-    ((setting, value),) = precision.items()
     threads = "2" if os.environ.get("OMP_NUM_THREADS") != "2" else "1"
     own = [
         Perturbation(each, f"{name}={value}" if mark else f"no {name}", {name: value if mark else None})
@@ -101,8 +98,6 @@ def perturbations(
             verify=False,
         ),
         Perturbation("threads", f"OMP_NUM_THREADS={threads}", {"OMP_NUM_THREADS": threads}),
-        Perturbation("precision", f"{setting}={value}", precision, numbers=False),
-        Perturbation("logs", "TORCH_LOGS=recompiles", {"TORCH_LOGS": "recompiles"}),
         *own,
     ]
 
@@ -163,10 +158,9 @@ def run(given: argparse.Namespace) -> int:
     world = world_size(given)
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
-    device = "cuda" if machine.gpus() else "cpu"
     nccl = given.backend == "nccl" or (given.backend == "auto" and len(machine.gpus()) >= world)
     given.verify = not nccl  # of gloo each of its collectives can be compared before it runs
-    every = perturbations(rank, batch, given.perturb_delay, device, given.perturb_env)
+    every = perturbations(rank, batch, given.perturb_delay, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
     given.stall = given.stall or STALL_S
     runs = len(every) + len(BASE)
@@ -202,7 +196,7 @@ def run(given: argparse.Namespace) -> int:
             if one.cache == "other":
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
             trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
-            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise)
+            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise, rows[0].found)
             if did := done(trial.folder):
                 row = replace(row, said=did)
             elif one.condition != Condition() and not trial.ending.said:
@@ -219,8 +213,8 @@ def run(given: argparse.Namespace) -> int:
         if rows:
             body = {"program": program.command, "label": label, "ranks": world, "rank": rank, "noise": noise}
             _write(folder, body, rows)
-    over = [row for row in rows if not row.allowed(given.allow)]
-    covered = sum(bool(row.found) for row in rows) - len(over)
+    over = [row for row in rows[1:] if not row.allowed(given.allow)]
+    covered = sum(bool(row.found) for row in rows[1:]) - len(over)
     notes = [f"--allow covers {covered} of them"] if covered else []
     print("\n".join(["", verdict(rows, rank, noise), *notes, f"page: {below(folder / 'index.html')}"]))
     return command.GATE if over else 0
@@ -283,7 +277,10 @@ def _printing_to(path: Path) -> Iterator[None]:
         yield
 
 
-def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool) -> Outcome:
+def _row(
+    name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool, own: Sequence[str] = ()
+) -> Outcome:
+    """What a run changed, without the kinds `own` in which the program as it is differs from run to run."""
     told, why = compare(trial.ending, trial.looked, base.looked, rank)
     if numbers and not trial.ending.said:
         apart = values.apart(base.folder, trial.folder)
@@ -299,6 +296,9 @@ def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: 
         and "graph" not in told
     ):
         told.append("graph")
+    if not trial.ending.said:
+        told = [kind for kind in told if kind not in own]
+        why = why if told else []
     parting = decisions.parting(trial.decided, base.decided, rank) if rank >= 0 else ""
     return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
                    compared)  # fmt: skip

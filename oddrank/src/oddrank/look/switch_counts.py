@@ -177,6 +177,6 @@ def _one_rank(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
     elif not many.any():
         what = "no effect, because no graph looks up a coordinate or a group at run time"
     else:
-        what = f"did {many.max()} lookups of coordinates and groups at run time in the graphs"
+        what = f"did lookups of coordinates and groups at run time in the graphs: {many.max()}"
     same = f"graphs that differ between ranks: {differ}" if differ else "graphs of ranks are equal"
     yield names[0], "True", f"{what}; {same}; {each}; the switch itself sends no compiled code to other ranks"

@@ -133,16 +133,6 @@ class Seen:
         self._say(_SWITCHES[name], before=before, after=torch_names.collectives_of(graph), note=why)
         return found
 
-    def _reorder(self, original: Original, nodes: Any) -> Any:
-        names = [node.get_name() for node in nodes]
-        found = original(nodes)
-        moved = sum(a != b for a, b in zip(names, [node.get_name() for node in found], strict=False))
-        many = f"{len(names)} kernels"
-        self._say(
-            "reorder_for_compute_comm_overlap", before=many, after=f"{many}, {moved} moved" if moved else many
-        )
-        return found
-
     def _post_compile(self, original: Original, graph: Any, *args: Any) -> Any:
         for switch, value in torch_names.inductor_settings().items():
             if value not in (None, False, "none"):

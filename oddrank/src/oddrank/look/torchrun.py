@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oddrank.look.steps import Options
     from oddrank.look.watch import Limits
 
-__all__ = ["FAILED", "INTERRUPTED", "LOGS", "Request", "run"]
+__all__ = ["FAILED", "INTERRUPTED", "LOGS", "OUTPUT", "Request", "run"]
 
 FAILED, INTERRUPTED = 3, 130  # exit statuses
 LOGS = "logs"  # the folder of the ranks' logs and traces
