@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, step_collectives, switches, training, uncompiled, weight_names
+from oddrank.look import checkpoints, crossed, step_collectives, switches, training, uncompiled, weight_names
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -111,13 +111,14 @@ def causes(looked: Look) -> list[Cause]:
     found = [
         *_apart(looked),
         *_lost(looked),
+        *(_of(one, float("inf")) for one in crossed.crossed(looked.held["crossed"])),
         *_gradients(looked),
         *_training(looked),
         *_unused(looked),
         *again,
         *broke,
         *_given_up(looked),
-        *_around(looked),
+        *map(_of, uncompiled.bypassed(looked.held["around"])),
         *_names(looked),
     ]
     return sorted(found, key=lambda cause: -cause.seconds)
@@ -195,11 +196,6 @@ def _lost(looked: Look) -> list[Cause]:
 def _names(looked: Look) -> list[Cause]:
     """Weights that are kept under names that torch.compile and DDP have changed."""
     return [_of(one) for one in weight_names.kept(looked.held["names"])]
-
-
-def _around(looked: Look) -> list[Cause]:
-    """Modules of compiled ones that ran in eager."""
-    return [_of(one) for one in uncompiled.bypassed(looked.held["around"])]
 
 
 def _of(found: Finding, seconds: float = 0.0) -> Cause:
