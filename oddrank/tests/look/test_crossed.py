@@ -59,19 +59,25 @@ def stages(rank: int, size: int) -> None:
 def opposite_order(rank: int, size: int) -> None:
     a, b, c, d = tensors()
     up, down = (rank + 1) % size, (rank - 1) % size
-    batch_isend_irecv([P2POp(isend, a, up), P2POp(isend, c, down), P2POp(irecv, d, down), P2POp(irecv, b, up)])
+    batch_isend_irecv(
+        [P2POp(isend, a, up), P2POp(isend, c, down), P2POp(irecv, d, down), P2POp(irecv, b, up)]
+    )
 
 
 def keys_and_values(rank: int, size: int) -> None:
     k, v, other_k, other_v = tensors()
     up, down = (rank + 1) % size, (rank - 1) % size
-    batch_isend_irecv([P2POp(isend, k, up), P2POp(isend, v, up), P2POp(irecv, other_k, down), P2POp(irecv, other_v, down)])
+    batch_isend_irecv(
+        [P2POp(isend, k, up), P2POp(isend, v, up), P2POp(irecv, other_k, down), P2POp(irecv, other_v, down)]
+    )
 
 
 def partners(rank: int, size: int) -> None:
     a, b, c, d = tensors()
     near, far = rank ^ 1, size - 1 - rank
-    batch_isend_irecv([P2POp(isend, a, near), P2POp(irecv, b, near), P2POp(isend, c, far), P2POp(irecv, d, far)])
+    batch_isend_irecv(
+        [P2POp(isend, a, near), P2POp(irecv, b, near), P2POp(isend, c, far), P2POp(irecv, d, far)]
+    )
 
 
 def tags(rank: int, size: int) -> None:
@@ -85,7 +91,9 @@ def shapes(rank: int, size: int) -> None:
     a, b = tensors(2)
     c, d = a[:1], b[:1]
     up, down = (rank + 1) % size, (rank - 1) % size
-    batch_isend_irecv([P2POp(isend, a, up), P2POp(irecv, d, up), P2POp(isend, c, down), P2POp(irecv, b, down)])
+    batch_isend_irecv(
+        [P2POp(isend, a, up), P2POp(irecv, d, up), P2POp(isend, c, down), P2POp(irecv, b, down)]
+    )
 
 
 def in_a_loop(rank: int, size: int) -> None:
@@ -105,7 +113,9 @@ def told(exchange: Callable[[int, int], None], size: int) -> list[str]:
     return [f"{one.place}: {one.said}" for one in crossed(noted.table().assign(rank=1))]
 
 
-@pytest.mark.parametrize(("exchange", "names"), [(halo, ("up", "down")), (stages, ("ring.below", "ring.above"))])
+@pytest.mark.parametrize(
+    ("exchange", "names"), [(halo, ("up", "down")), (stages, ("ring.below", "ring.above"))]
+)
 def test_messages_that_cross_are_told_once_with_their_line(exchange, names):
     (said,) = told(exchange, 2)
     assert said.startswith("test_crossed.py:") and f"({exchange.__name__})" in said

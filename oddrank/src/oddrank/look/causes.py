@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, crossed, step_collectives, switches, training, uncompiled, weight_names
+from oddrank.look import (
+    checkpoints,
+    crossed,
+    rescaled,
+    step_collectives,
+    switches,
+    training,
+    uncompiled,
+    weight_names,
+)
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -111,7 +120,7 @@ def causes(looked: Look) -> list[Cause]:
     found = [
         *_apart(looked),
         *_lost(looked),
-        *(_of(one, float("inf")) for one in crossed.crossed(looked.held["crossed"])),
+        *_numbers(looked),
         *_gradients(looked),
         *_training(looked),
         *_unused(looked),
@@ -191,6 +200,12 @@ def _apart(looked: Look) -> list[Cause]:
 def _lost(looked: Look) -> list[Cause]:
     """Checkpoints of which little or nothing was loaded, without an error."""
     return [_of(one, float("inf")) for one in checkpoints.lost(looked.held["loads"])]
+
+
+def _numbers(looked: Look) -> list[Cause]:
+    """Messages and gradients that are wrong, without an error."""
+    found = [*crossed.crossed(looked.held["crossed"]), *rescaled.rescaled(looked.held["rescaled"])]
+    return [_of(one, float("inf")) for one in found]
 
 
 def _names(looked: Look) -> list[Cause]:

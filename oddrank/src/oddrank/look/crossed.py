@@ -153,8 +153,8 @@ def _turn(node: ast.expr) -> int | None:
     def of(part: ast.expr) -> int:
         if ast.dump(part) == size:
             return RING
-        if isinstance(part, ast.Constant):
-            return int(part.value)
+        if isinstance(part, ast.Constant) and isinstance(part.value, int):
+            return part.value
         if isinstance(part, ast.BinOp) and isinstance(part.op, (ast.Add, ast.Sub)):
             sign = 1 if isinstance(part.op, ast.Add) else -1
             return of(part.left) + sign * of(part.right)

@@ -31,6 +31,7 @@ from oddrank.look.crossed import Batches
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
+from oddrank.look.rescaled import Scaling
 from oddrank.look.steps import Options, Steps, watching, wrapped
 from oddrank.look.training import Training
 from oddrank.look.values import Values
@@ -131,17 +132,20 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         with contextlib.suppress(Exception):  # then plain parameters are not compared
             first.update(replicas.begin())
         leaving.attach()
+        scaling.attach()
         with contextlib.suppress(Exception):
             names.begin()
 
     first: replicas.First = {}
     averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    steps.noted |= {"loads": loads.table, "crossed": batches.table}
+    scaling = Scaling(steps)
+    steps.noted |= {"loads": loads.table, "crossed": batches.table, "rescaled": scaling.table}
     steps.begins = lambda: aside(averaging.own)
     leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
+        last.callback(scaling.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.enter_context(names.watching())

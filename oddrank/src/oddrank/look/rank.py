@@ -194,7 +194,7 @@ class _Rank:
             where = Outcome(rank, "unfinished", frames=Outcome.of(rank, error).frames)
             self._leave(where, Stop(INTERRUPT))
             return INTERRUPTED
-        except Exception as error:
+        except BaseException as error:  # torch's CheckpointException is no Exception
             self._leave(_raised(rank, error))  # now: to write the record takes a while
             if self.page is not None:
                 traceback.print_exception(type(error), error, _of_script(error))

@@ -41,9 +41,16 @@ def expression_at(file: str, code: CodeType, at: int) -> ast.expr | None:
         at: The offset of the instruction.
     """
     where = next(itertools.islice(code.co_positions(), at // 2, None))
-    nodes = [node for node in parents(file) if isinstance(node, (ast.expr, ast.While)) and _position(node) == where]
+    nodes = [
+        node for node in parents(file) if isinstance(node, (ast.expr, ast.While)) and _position(node) == where
+    ]
     found = next((node for node in nodes if isinstance(node, ast.expr)), None)
-    if found is None and nodes and isinstance(nodes[0], ast.While) and not isinstance(nodes[0].test, ast.BoolOp):
+    if (
+        found is None
+        and nodes
+        and isinstance(nodes[0], ast.While)
+        and not isinstance(nodes[0].test, ast.BoolOp)
+    ):
         return nodes[0].test  # that a loop goes on is asked in the name of the whole statement
     return found
 
