@@ -12,6 +12,7 @@ import pandas as pd
 from oddrank.look import (
     checkpoints,
     crossed,
+    entering,
     rescaled,
     step_collectives,
     switches,
@@ -203,8 +204,10 @@ def _lost(looked: Look) -> list[Cause]:
 
 
 def _numbers(looked: Look) -> list[Cause]:
-    """Messages and gradients that are wrong, without an error."""
-    found = [*crossed.crossed(looked.held["crossed"]), *rescaled.rescaled(looked.held["rescaled"])]
+    """Inputs, messages and gradients that are wrong, without an error."""
+    held = looked.held
+    found = [*entering.unlike(held["entering"]), *crossed.crossed(held["crossed"])]
+    found += rescaled.rescaled(held["rescaled"])
     return [_of(one, float("inf")) for one in found]
 
 

@@ -28,6 +28,7 @@ from oddrank.look.averaging import Averaging
 from oddrank.look.checkpoints import Loads
 from oddrank.look.choices import Choices
 from oddrank.look.crossed import Batches
+from oddrank.look.entering import Entering
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
@@ -133,19 +134,22 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
             first.update(replicas.begin())
         leaving.attach()
         scaling.attach()
+        entering.attach()
         with contextlib.suppress(Exception):
             names.begin()
 
     first: replicas.First = {}
     averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    scaling = Scaling(steps)
-    steps.noted |= {"loads": loads.table, "crossed": batches.table, "rescaled": scaling.table}
+    scaling, entering = Scaling(steps), Entering(steps)
+    steps.noted |= {"loads": loads.table, "crossed": batches.table}
+    steps.noted |= {"rescaled": scaling.table, "entering": entering.table}
     steps.begins = lambda: aside(averaging.own)
     leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.callback(scaling.close)
+        last.callback(entering.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.enter_context(names.watching())

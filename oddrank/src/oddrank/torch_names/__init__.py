@@ -34,6 +34,7 @@ from oddrank.torch_names.effects import (
 from oddrank.torch_names.gradients import (
     Rewritten,
     assumed_placements,
+    from_local_point,
     graph_point,
     pipeline_scaling,
     rewritten_collectives,
@@ -116,6 +117,7 @@ __all__ = [
     "event_shapes",
     "find",
     "flight_record",
+    "from_local_point",
     "forced_eager",
     "fsdp_points",
     "gathers",

@@ -59,6 +59,16 @@ def pipeline_scaling() -> tuple[Any, Callable[[Any], Any]] | None:
     )
 
 
+def from_local_point() -> tuple[Any, Callable[[Any], Any]] | None:
+    """Return the forward of `DTensor.from_local`, and how to replace it; None before the import."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return None
+    return (
+        require("torch.distributed.tensor._api._FromTorchTensor.forward"),
+        lambda new: replaced("torch.distributed.tensor._api._FromTorchTensor.forward", staticmethod(new)),
+    )
+
+
 def assumed_placements(ctx: Any) -> tuple[Any, tuple[Any, ...]] | None:
     """Return the mesh and the placements that `to_local` gives to the gradient of its output.
 
