@@ -19,9 +19,10 @@ def isend() -> None: ...
 def irecv() -> None: ...
 
 
-def batch_isend_irecv(p2p_op_list: list[Any]) -> None:
+def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
     for _ in p2p_op_list:
         messages._tell_batch(sys._getframe())  # as a process group's `send` does
+    return []
 
 
 def P2POp(op: Callable[..., Any], tensor: torch.Tensor, peer: int, tag: int = 0) -> Any:
@@ -54,6 +55,27 @@ def stages(rank: int, size: int) -> None:
         ops.append(P2POp(isend, c, peer=ring.above))
     ops.append(P2POp(irecv, d, ring.above))
     batch_isend_irecv(ops)
+
+
+def one_of_two_orders(rank: int, size: int) -> None:
+    a, b, c, d = tensors()
+    up, down = (rank + 1) % size, (rank - 1) % size
+    if rank < 0:
+        ops = [
+            P2POp(isend, a, up, 1),
+            P2POp(irecv, d, down, 1),
+            P2POp(isend, c, down, 2),
+            P2POp(irecv, b, up, 2),
+        ]
+    else:
+        ops = [
+            P2POp(isend, a, up),
+            P2POp(isend, c, down),
+            P2POp(irecv, tensor=b, peer=up),
+            P2POp(irecv, d, down),
+        ]
+    for _ in batch_isend_irecv(ops):
+        pass
 
 
 def opposite_order(rank: int, size: int) -> None:
@@ -114,7 +136,8 @@ def told(exchange: Callable[[int, int], None], size: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "names"), [(halo, ("up", "down")), (stages, ("ring.below", "ring.above"))]
+    ("exchange", "names"),
+    [(halo, ("up", "down")), (stages, ("ring.below", "ring.above")), (one_of_two_orders, ("up", "down"))],
 )
 def test_messages_that_cross_are_told_once_with_their_line(exchange, names):
     (said,) = told(exchange, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -57,12 +57,8 @@ class Batches:
 
     def _look(self, ops: Sequence[Any], caller: Any) -> None:
         file = caller.f_code.co_filename
-        sites = None if places.is_library(file) else _sites(file, caller, len(ops))
-        if sites is None:
-            return
-        told = [_told(op, site) for op, site in zip(ops, sites, strict=True)]
-        if any(one.sends != _sends(site) for one, site in zip(told, sites, strict=True)):
-            return
+        sites = [] if places.is_library(file) else _sites(file, caller)
+        told = [_told(op, sites, caller.f_locals) for op in ops]
         if found := _crossing(told):
             one, other = found
             if _opposite(one.whom, other.whom, parents(file)):
@@ -74,26 +70,25 @@ class Batches:
         return pd.DataFrame(list(self._rows), columns=[name for name in TYPES if name != "rank"])
 
 
-def _told(op: Any, site: ast.Call) -> _Op:
-    tensor = op.tensor
+def _told(op: Any, sites: Sequence[ast.Call], held: Mapping[str, Any]) -> _Op:
+    """Describe a message, with the expression of its peer: that of the calls that gave it a tensor of this name."""
+    tensor, sends = op.tensor, op.op.__name__ == "isend"
     said = f"{str(tensor.dtype).partition('.')[2]} {list(tensor.shape)}"
-    alike = (said, op.tag, id(op.group))
-    return _Op(op.op.__name__ == "isend", int(op.peer), alike, said, ast.unparse(_whom(site)))
+    mine = [
+        one
+        for one in sites
+        if _sends(one) == sends and held.get(_name(_argument(one, 1, "tensor"))) is tensor
+    ]
+    whom = {ast.unparse(_argument(one, 2, "peer")) for one in mine}
+    return _Op(sends, int(op.peer), (said, op.tag, id(op.group)), said, whom.pop() if len(whom) == 1 else "")
 
 
-def _sites(file: str, caller: Any, count: int) -> list[ast.Call] | None:
-    """The calls that made the messages of a batch, where each ran once, in the order of the function's lines."""
+def _sites(file: str, caller: Any) -> list[ast.Call]:
+    """The calls that make messages in the function that sends a batch."""
     above = parents(file)
     batch = called_at(file, caller.f_code, caller.f_lasti)
-    if batch is None:
-        return None
     scope = around(batch, above, (ast.FunctionDef, ast.AsyncFunctionDef))
-    calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _name(node.func) == "P2POp"]
-    loops = (ast.For, ast.While, ast.comprehension, ast.ListComp)
-    within = around(batch, above, (*loops, type(scope)))  # each turn of a loop may have a batch
-    if len(calls) != count or any(around(one, above, (*loops, type(scope))) is not within for one in calls):
-        return None
-    return sorted(calls, key=lambda node: (node.lineno, node.col_offset))
+    return [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _name(node.func) == "P2POp"]
 
 
 def _name(node: ast.expr) -> str:
@@ -101,12 +96,12 @@ def _name(node: ast.expr) -> str:
 
 
 def _sends(site: ast.Call) -> bool:
-    return _name(site.args[0]) == "isend"
+    return _name(_argument(site, 0, "op")) == "isend"
 
 
-def _whom(site: ast.Call) -> ast.expr:
+def _argument(site: ast.Call, number: int, name: str) -> ast.expr:
     named = {word.arg: word.value for word in site.keywords}
-    return site.args[2] if len(site.args) > 2 else named.get("peer") or named["group_peer"]
+    return site.args[number] if len(site.args) > number else named.get(name, ast.Constant(""))
 
 
 def _crossing(ops: Sequence[_Op]) -> tuple[_Op, _Op] | None:
@@ -114,9 +109,10 @@ def _crossing(ops: Sequence[_Op]) -> tuple[_Op, _Op] | None:
     sends, receives = ([one for one in ops if one.sends == way] for way in (True, False))
     for i, one in enumerate(sends):
         for other in sends[i + 1 :]:
+            known = one.whom and other.whom and one.whom != other.whom
             same = (one.peer, one.alike) == (other.peer, other.alike)
             taken = [r.whom for r in receives if (r.peer, r.alike) == (one.peer, one.alike)]
-            if same and one.whom != other.whom and taken == [one.whom, other.whom]:
+            if known and same and taken == [one.whom, other.whom]:
                 return one, other
     return None
 

@@ -69,18 +69,17 @@ class Scaling:
 
 
 def rescaled(table: pd.DataFrame) -> list[Finding]:
-    """Describe such calls, each line once.
+    """Describe such calls; stages that call alike at several lines are told together.
 
     Args:
         table: What all ranks noted, with the columns of `TYPES`.
     """
     found = []
-    for place, rows in table.groupby("place", sort=False):
-        times, factor = int(rows["times"].max()), int(rows["factor"].iloc[0])
+    for (times, factor), rows in table.groupby(["times", "factor"], sort=False):
         said = f"schedule.step ran {times} times before one optimizer.step, and divided the gradients by {factor} each"
         said += f" time: those of its first call are divided by {factor**times}, in place of {factor}"
         why = "scale_grads=True divides all that a gradient holds by the number of microbatches"
         fix = "make the schedule with scale_grads=False, and divide the gradients once before optimizer.step; or give"
         fix += " one schedule.step all microbatches"
-        found.append(Finding(str(place), said, why, fix))
+        found.append(Finding(", ".join(rows["place"].unique()), said, why, fix))
     return found
