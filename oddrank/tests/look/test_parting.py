@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import pickle
+import random
 import re
 import subprocess
 import sys
@@ -138,6 +141,19 @@ def test_the_branch_at_which_ranks_parted_and_no_other_one(tmp_path, name, value
 def test_torch_and_os_are_as_they_were(tmp_path):
     assert "item" not in vars(torch.Tensor) and "__bool__" not in vars(torch.Tensor)
     assert not hasattr(Path.exists, "__wrapped__") and math.isclose(torch.tensor(1.5).item(), 1.5)
+
+
+def test_what_is_listened_to_travels_to_other_processes_as_before():
+    with choices.Choices().watching():
+        for fn in (
+            os.path.exists,
+            os.path.isfile,
+            Path.exists,
+            random.random,
+            random.choice,
+            torch.Tensor.item,
+        ):
+            assert pickle.loads(pickle.dumps(fn)) is fn
 
 
 def stood(rank: int, *libraries: str) -> Outcome:

@@ -9,6 +9,7 @@ import operator
 import os.path
 import pathlib
 import random
+import reprlib
 import threading
 import time
 from collections import deque
@@ -110,7 +111,9 @@ class Choices:
         with contextlib.ExitStack() as undo:
             for owner, name, said in reads:
                 before, inherited = getattr(owner, name), name not in vars(owner)
-                setattr(owner, name, wrapped(before, functools.partial(self._read, said)))
+                setattr(
+                    owner, name, _named(wrapped(before, functools.partial(self._read, said)), owner, name)
+                )
                 undo.callback(delattr, owner, name) if inherited else undo.callback(
                     setattr, owner, name, before
                 )
@@ -155,8 +158,17 @@ class Choices:
         if plan.bound:
             given = _given(plan.whole, plan._replace(bound=""), given, frame)
         took = _given(plan.branch.test, plan, given, frame)
-        seen = (now, said, where, value, frame.f_code, plan, took, torch.default_generator.initial_seed())
+        shown = reprlib.repr(value) if isinstance(value, (list, str)) else value  # it may be long
+        seen = (now, said, where, shown, frame.f_code, plan, took, torch.default_generator.initial_seed())
         _latest.append(seen)
+
+
+def _named(fn: Any, owner: Any, name: str) -> Any:
+    """The same function under the name at which it stands: so it travels to other processes, as what it replaces."""
+    inside = isinstance(owner, type)
+    fn.__module__ = owner.__module__ if inside else owner.__name__
+    fn.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name
+    return fn
 
 
 def forget() -> None:
@@ -181,7 +193,8 @@ def _choice(
 ) -> Choice:
     branch: Any = plan.branch
     taken = None if took is _Unknown else bool(took)
-    tests = _short(repr(value)), _place(code, branch.lineno), _short(ast.unparse(branch.test)), taken
+    text = value if isinstance(value, str) else repr(value)
+    tests = _short(text), _place(code, branch.lineno), _short(ast.unparse(branch.test)), taken
     return Choice(now, said, _place(*where), *tests, list(_spans(branch, parents(code.co_filename))), seed)
 
 

@@ -40,26 +40,21 @@ def expression_at(file: str, code: CodeType, at: int) -> ast.expr | None:
         code: The code.
         at: The offset of the instruction.
     """
-    where = next(itertools.islice(code.co_positions(), at // 2, None))
-    nodes = [
-        node for node in parents(file) if isinstance(node, (ast.expr, ast.While)) and _position(node) == where
-    ]
-    found = next((node for node in nodes if isinstance(node, ast.expr)), None)
-    if (
-        found is None
-        and nodes
-        and isinstance(nodes[0], ast.While)
-        and not isinstance(nodes[0].test, ast.BoolOp)
-    ):
-        return nodes[0].test  # that a loop goes on is asked in the name of the whole statement
+    where: tuple[int | None, ...] = next(itertools.islice(code.co_positions(), at // 2, None), ())
+    found = _by_position(file).get(where)
+    if isinstance(found, ast.While):  # that a loop goes on is asked in the name of the whole statement
+        return None if isinstance(found.test, ast.BoolOp) else found.test
     return found
+
+
+@functools.cache
+def _by_position(file: str) -> dict[tuple[int | None, ...], ast.expr | ast.While]:
+    nodes = [node for node in parents(file) if isinstance(node, (ast.expr, ast.While))]
+    # the outer one of those at one place
+    return {(n.lineno, n.end_lineno, n.col_offset, n.end_col_offset): n for n in reversed(nodes)}
 
 
 def called_at(file: str, code: CodeType, at: int) -> ast.Call | None:
     """Return the call that an instruction makes; None where it makes none."""
     found = expression_at(file, code, at)
     return found if isinstance(found, ast.Call) else None
-
-
-def _position(node: ast.expr | ast.While) -> tuple[int, int | None, int, int | None]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
