@@ -199,6 +199,7 @@ def branches_on_values():
     def scaled(x):
         return x * x.sum().item()
 
+    random.seed(0)
     compiled, parameter = torch.compile(trained, backend="aot_eager"), nn.Parameter(batch())
     opt = torch.optim.SGD([parameter], lr=0.1)
     for _ in range(TURNS):
@@ -211,10 +212,30 @@ def branches_on_values():
         torch.compile(scaled, backend="aot_eager", fullgraph=True)(batch())
 
 
+def module_around_its_compiled_one():
+    class Task(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x).sum()
+
+    net = model()
+    compiled, opt = torch.compile(Task(net), backend="eager"), torch.optim.SGD(net.parameters(), lr=0.1)
+    for size in (4, 6, 4):
+        for _ in range(TURNS):
+            compiled(batch(size)).backward()
+            opt.step()
+        with torch.no_grad():
+            net(batch(size))
+            torch.compile(net[0], backend="eager")(batch(size))
+
+
 PROGRAMS = (
     *(inference, training, step_in_compiled_function, compiled_optimizer_with_schedule, compiled_closure),
     *(ddp, sharded, sizes_that_change, break_in_a_loop, checkpointed, compiled_in_a_compiled_function),
-    *(names_in_compiled_function, left_dtensor, branches_on_values),
+    *(names_in_compiled_function, left_dtensor, branches_on_values, module_around_its_compiled_one),
     *(buffers_of_a_compiled_module, buffers_around_a_compiled_module),
 )
 

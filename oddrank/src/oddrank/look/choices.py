@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import itertools
-import linecache
 import operator
 import os.path
 import pathlib
 import random
+import reprlib
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ import torch
 
 from oddrank import places
 from oddrank.look.steps import wrapped
+from oddrank.look.syntax import around, expression_at, parents
 from oddrank.torch_names import hide_from_dynamo
 
 __all__ = ["Choice", "Choices", "forget", "latest"]
@@ -111,7 +111,9 @@ class Choices:
         with contextlib.ExitStack() as undo:
             for owner, name, said in reads:
                 before, inherited = getattr(owner, name), name not in vars(owner)
-                setattr(owner, name, wrapped(before, functools.partial(self._read, said)))
+                setattr(
+                    owner, name, _named(wrapped(before, functools.partial(self._read, said)), owner, name)
+                )
                 undo.callback(delattr, owner, name) if inherited else undo.callback(
                     setattr, owner, name, before
                 )
@@ -156,8 +158,17 @@ class Choices:
         if plan.bound:
             given = _given(plan.whole, plan._replace(bound=""), given, frame)
         took = _given(plan.branch.test, plan, given, frame)
-        seen = (now, said, where, value, frame.f_code, plan, took, torch.default_generator.initial_seed())
+        shown = reprlib.repr(value) if isinstance(value, (list, str)) else value  # it may be long
+        seen = (now, said, where, shown, frame.f_code, plan, took, torch.default_generator.initial_seed())
         _latest.append(seen)
+
+
+def _named(fn: Any, owner: Any, name: str) -> Any:
+    """The same function under the name at which it stands: so it travels to other processes, as what it replaces."""
+    inside = isinstance(owner, type)
+    fn.__module__ = owner.__module__ if inside else owner.__name__
+    fn.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name
+    return fn
 
 
 def forget() -> None:
@@ -182,8 +193,9 @@ def _choice(
 ) -> Choice:
     branch: Any = plan.branch
     taken = None if took is _Unknown else bool(took)
-    tests = _short(repr(value)), _place(code, branch.lineno), _short(ast.unparse(branch.test)), taken
-    return Choice(now, said, _place(*where), *tests, list(_spans(branch, _parents(code.co_filename))), seed)
+    text = value if isinstance(value, str) else repr(value)
+    tests = _short(text), _place(code, branch.lineno), _short(ast.unparse(branch.test)), taken
+    return Choice(now, said, _place(*where), *tests, list(_spans(branch, parents(code.co_filename))), seed)
 
 
 def _place(code: CodeType, line: int) -> str:
@@ -199,14 +211,10 @@ def _short(text: str) -> str:
 
 def _planned(code: CodeType, at: int) -> _Plan | None:
     """What a function does with the value that an instruction gives: it tests, binds and tests, or returns it."""
-    parents = _parents(code.co_filename)
-    where = next(itertools.islice(code.co_positions(), at // 2, None))
-    node = next((one for one in parents if isinstance(one, ast.expr) and _at(one) == where), None)
-    if node is None:  # that a loop goes on is asked in the name of the whole statement
-        loop = next((one for one in parents if isinstance(one, ast.While) and _at(one) == where), None)
-        if loop is None or isinstance(loop.test, ast.BoolOp):
-            return None
-        node = loop.test
+    above_of = parents(code.co_filename)
+    node = expression_at(code.co_filename, code, at)
+    if node is None:
+        return None
     read: ast.expr = node
     if isinstance(read, ast.UnaryOp) and isinstance(read.op, ast.Not):  # asked is what it turns round
         read = read.operand
@@ -214,31 +222,21 @@ def _planned(code: CodeType, at: int) -> _Plan | None:
     while not isinstance(above, ast.stmt):
         if isinstance(above, _OF_MANY):
             return None
-        inner, above = above, parents[above]
+        inner, above = above, above_of[above]
     if isinstance(above, (ast.If, ast.While, ast.Assert)):
         return _Plan(read, "", above.test, above) if inner is above.test else None
     if isinstance(above, ast.Return) and above.value is not None:
         return _Plan(read, "", above.value, None)
     if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
         name = above.targets[0].id
-        branch = _tested(name, above, parents)
+        branch = _tested(name, above, above_of)
         return _Plan(read, name, above.value, branch) if branch is not None else None
     return None
 
 
-def _at(node: ast.expr | ast.While) -> tuple[int, int | None, int, int | None]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-
-
-@functools.cache
-def _parents(file: str) -> dict[ast.AST, ast.AST]:
-    tree = ast.parse("".join(linecache.getlines(file)))
-    return {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-
-
-def _tested(name: str, bound: ast.stmt, parents: dict[ast.AST, ast.AST]) -> Any:
+def _tested(name: str, bound: ast.stmt, above: dict[ast.AST, ast.AST]) -> Any:
     """The first branch on a name after what binds it, before it is bound again; or a loop around that asks it."""
-    scope = _around(bound, parents, _FUNCTIONS)
+    scope = around(bound, above, _FUNCTIONS)
     found: list[Any] = []
     for node in ast.walk(scope):
         if isinstance(node, (ast.If, ast.While, ast.Assert)) and node.lineno > bound.lineno:
@@ -252,11 +250,11 @@ def _tested(name: str, bound: ast.stmt, parents: dict[ast.AST, ast.AST]) -> Any:
     ]
     if first is not None and not any(bound.lineno < line <= first.lineno for line in again):
         return first
-    around: Any = bound
-    while around is not scope:
-        around = parents[around]
-        if isinstance(around, ast.While) and _names(around.test, name):
-            return around
+    outer: Any = bound
+    while outer is not scope:
+        outer = above[outer]
+        if isinstance(outer, ast.While) and _names(outer.test, name):
+            return outer
     return None
 
 
@@ -264,22 +262,16 @@ def _names(test: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(test))
 
 
-def _spans(branch: Any, parents: dict[ast.AST, ast.AST]) -> Iterator[tuple[int, int]]:
+def _spans(branch: Any, above: dict[ast.AST, ast.AST]) -> Iterator[tuple[int, int]]:
     """The lines of a branch, and of the loops and functions that it may leave."""
     yield branch.lineno, branch.end_lineno
     for node in ast.walk(branch):
         if isinstance(node, ast.Continue):
-            yield branch.end_lineno + 1, _around(node, parents, _LOOPS).end_lineno
+            yield branch.end_lineno + 1, around(node, above, _LOOPS).end_lineno
         elif isinstance(node, (ast.Break, ast.Return, ast.Raise, ast.Assert)):
-            left = _around(node, parents, _LOOPS if isinstance(node, ast.Break) else _FUNCTIONS)
+            left = around(node, above, _LOOPS if isinstance(node, ast.Break) else _FUNCTIONS)
             if not isinstance(left, ast.Module):
                 yield left.lineno, left.end_lineno
-
-
-def _around(node: Any, parents: dict[ast.AST, ast.AST], kinds: tuple[type, ...]) -> Any:
-    while node in parents and not isinstance(node, kinds):
-        node = parents[node]
-    return node
 
 
 def _given(node: ast.expr, plan: _Plan, value: Any, frame: Any) -> Any:

@@ -219,7 +219,7 @@ def ending(
 
 def _with_parting(error: RankError, outcomes: list[Outcome]) -> str:
     """The error, with the branch at which ranks parted after its headline."""
-    own = any(one.kind == "error" and one.order < PEER_GONE for one in outcomes)
+    own = any(o.kind == "error" and o.order < PEER_GONE and o.type != "Diverged" for o in outcomes)
     head, _, rest = str(error).partition("\n")
     return "\n".join(filter(None, [head, "" if own else parted(outcomes), rest]))
 

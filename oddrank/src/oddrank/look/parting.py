@@ -11,6 +11,7 @@ from oddrank.look.choices import Choice
 __all__ = ["parted"]
 
 MOST = 4  # groups of ranks that are listed
+_ELSEWHERE = ("os.path", "Path", "random")  # reads that torch's random numbers have no part in
 _PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?: |$)")
 
 
@@ -70,24 +71,20 @@ def _numbers(one: Outcome, apart: Difference, file: str) -> list[int]:
 
 
 def _said(by: dict[int, Choice]) -> str:
-    one = next(iter(by.values()))
-    gave = _grouped({rank: c.value for rank, c in by.items()})
+    one, *_ = every = list(by.values())
     took = _grouped({rank: str(c.took) for rank, c in by.items()})
-    known = all(c.took is not None for c in by.values())
-    head = (
-        f"ranks parted at {one.branch}: `{one.test}` was {took}"
-        if known
-        else (f"ranks may have parted at {one.branch}, by `{one.test}`")
-    )
-    said = [head]
-    if len({c.value for c in by.values()}) > 1:
-        said.append(f"{one.call} at {one.place} gave {gave}" if one.call != "a tensor" or not known else "")
-    if len({c.seed for c in by.values()}) > 1 and one.call.startswith((".", "a tensor", "int", "float")):
-        said.append(
-            f"torch's random numbers have other seeds, too: {_grouped({r: str(c.seed) for r, c in by.items()})}"
-        )
+    said = [f"ranks parted at {one.branch}: `{one.test}` was {took}"]
+    if any(c.took is None for c in every):
+        said = [f"ranks may have parted at {one.branch}, by `{one.test}`"]
+    tested = one.place == one.branch and all(c.value == str(c.took) for c in every)
+    if not tested and len({c.value for c in every}) > 1:
+        gave = _grouped({rank: c.value for rank, c in by.items()})
+        said.append(f"{one.call} at {one.place} gave {gave}")
+    if len({c.seed for c in every}) > 1 and not one.call.startswith(_ELSEWHERE):
+        seeds = _grouped({rank: str(c.seed) for rank, c in by.items()})
+        said.append(f"torch's random numbers have other seeds, too: {seeds}")
     fix = "fix: let one rank decide, and broadcast its value; or reduce it over the ranks before the branch"
-    return "\n".join(["; ".join(filter(None, said)), fix])
+    return "\n".join(["; ".join(said), fix])
 
 
 def _grouped(values: dict[int, str]) -> str:

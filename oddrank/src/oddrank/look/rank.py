@@ -195,7 +195,7 @@ class _Rank:
             where = Outcome(rank, "unfinished", frames=Outcome.of(rank, error).frames)
             self._leave(where, Stop(INTERRUPT))
             return INTERRUPTED
-        except Exception as error:
+        except BaseException as error:  # torch's CheckpointException is no Exception
             self._leave(_raised(rank, error))  # now: to write the record takes a while
             with suppress(Exception):  # the script's own one, or torch's, which names the rank
                 sys.excepthook(type(error), error, _of_script(error))

@@ -73,7 +73,7 @@ class Steps:
         made: What torch.compile made.
         seen: What switches did.
         around: Calls of what is compiled within another module, outside of compiled calls.
-        loads: A table of the checkpoints of which something was lost.
+        noted: Tables of what was noted in the whole run, by name.
         begins: Called when a step begins, up to the last recorded one.
         backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
             number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
@@ -100,7 +100,7 @@ class Steps:
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
         self.seen, self.around = Seen(self.enters), Uncompiled()
-        self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
+        self.noted: dict[str, Callable[[], pd.DataFrame]] = {"around": self.around.table}
         self.begins: Callable[[], None] = lambda: None
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
         self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None

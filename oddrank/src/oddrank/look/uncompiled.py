@@ -159,6 +159,7 @@ def bypassed(table: pd.DataFrame) -> list[Finding]:
         if told.empty:
             continue
         where = ", ".join(f"{row.calls} times at {row.place}" for row in told.itertuples())
+        where = where if len(told) > 1 else where.partition(" at ")[0]
         said = f"{name} ran in eager {where}: it is compiled within {made} only, and called around it"
         fix = "where it may be compiled here, too, compile the module itself (module.compile(), before DDP), or call"
         fix += " what torch.compile returned; else nothing"

@@ -229,8 +229,7 @@ def hidden(fn: Any) -> bool:
 
 def compiled_in_place(module: Any) -> bool:
     """Say whether a module is one that `torch.compile` returned, or `module.compile()` was called."""
-    usual = find("torch.nn.Module._compiled_call_impl")
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", usual) is not usual
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def compiled_module_call() -> tuple[Callable[..., Any], Callable[[Any], Any]] | None:
