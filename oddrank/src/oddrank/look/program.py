@@ -136,7 +136,8 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     averaging, loads, names = Averaging(), Loads(), Names()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
-    leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
+    leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
+    values = Values(steps, each=options.way is not None)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.enter_context(averaging.watching())

@@ -27,7 +27,8 @@ from oddrank.files import write
 from oddrank.live import collective_check, introspect
 from oddrank.live.failure import Outcome
 from oddrank.live.here import Here, declare
-from oddrank.look import conditions, decisions, endings, journal
+from oddrank.live.introspect import aside
+from oddrank.look import conditions, decisions, endings, journal, replays, ways
 from oddrank.look import program as running
 from oddrank.look.rendezvous import MEET_S, Launch, Post
 from oddrank.look.steps import Steps
@@ -174,12 +175,16 @@ class _Rank:
         if request.options.condition is not None:
             self.decided = decisions.keep(self.folder, launch.rank)
             conditions.apply(request.options.condition, self.folder, launch.rank)
+        if request.options.way is not None:
+            ways.apply(request.options.way, launch.rank)
 
     def _execute(self, steps: Steps) -> int:
         """Run the script; its exit status."""
         rank = self.launch.rank
+        again = self._again(steps)
         try:
             running.execute(self.request.program, self.request.options, steps)
+            aside(again)
             if self.request.verify:
                 collective_check.finish()
             self.called = _called()
@@ -199,6 +204,26 @@ class _Rank:
             if self.page is not None:
                 traceback.print_exception(type(error), error, _of_script(error))
             return FAILED
+
+    def _again(self, steps: Steps) -> Callable[[], None]:
+        """Let the way in which the script runs hold in its steps; what is to be called when it has ended."""
+        if (way := self.request.options.way) is None:
+            return lambda: None
+        if way.nudged is not None:
+            replays.nudge_first(steps, way.nudged)
+        if not way.again:
+            return lambda: None
+        asked = itertools.count()
+
+        def votes(said: str) -> list[str | None]:
+            key = f"vote-{next(asked)}"
+            self.post.leave(f"{key}/{self.launch.rank}", said)
+            return [self.post.take(f"{key}/{rank}", END_S) for rank in range(self.launch.world_size)]
+
+        path = self.folder / f"regions-{self.launch.rank}.json"
+        kept = replays.Replays(steps, way.again, self.launch.rank, path, votes)
+        kept.listen()
+        return kept.run
 
     def _leave(self, outcome: Outcome, stop: Stop | None = None) -> None:
         """Say how this rank ended, in its folder and to the other machines: once."""

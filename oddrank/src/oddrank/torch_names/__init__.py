@@ -79,10 +79,12 @@ from oddrank.torch_names.names import (
     untried,
     within,
 )
+from oddrank.torch_names.regions import Operators, around_compiled, inductor_with, input_names
 
 __all__ = [
     "COMPILER",
     "DYNAMO",
+    "Operators",
     "OPTIMIZE_DDP",
     "PASSES",
     "Point",
@@ -90,6 +92,7 @@ __all__ = [
     "TRIED",
     "UnsupportedTorch",
     "active_ddp",
+    "around_compiled",
     "assumed_placements",
     "bytecode_hook",
     "collectives_of",
@@ -119,6 +122,8 @@ __all__ = [
     "hide_from_dynamo",
     "inductor_points",
     "inductor_settings",
+    "inductor_with",
+    "input_names",
     "is_fake",
     "is_sharded",
     "log_to",
