@@ -65,6 +65,8 @@ def values(
         (values((0.9, 1e-7), captured=0.9, kind="gradients"), [replace(FINE, rewritten=[CALL])], WRONG, CALL),
         (values((0.9, 1e-7), captured=0.9), [FINE], WRONG, ""),
         (values((2e-6, 1e-7), captured=2e-6), [FINE], ROUNDING, "gelu at train.py:9"),
+        # a rounding before it may have turned over a choice
+        (values((1e-7, 1e-7), captured=1e-7) + values((0.9, 1e-7), captured=0.9), [FINE], CANNOT_TELL, ""),
         (values((0.9, 1e-7), captured=0.9, again=0.8), [ODD], CANNOT_TELL, ""),
         (values((0.9, 1e-7)), [replace(FINE, note="its inputs are too large")], CANNOT_TELL, "gelu at train.py:9"),
         (values((0.9, 1e-7)), [replace(ODD, draws="dropout at train.py:7", compiled=None)], CANNOT_TELL, ""),

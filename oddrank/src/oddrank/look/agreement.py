@@ -222,14 +222,19 @@ def _by(one: Value, far: float | None) -> str:
 def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -> Answer | None:
     """The verdict on Dynamo's graphs, where they are not the program: their operators round as eager code does."""
     one = next((one for one in values if (one.captured or 0) > one.tolerance), None)
-    if one is None or not (one.captured or 0) > one.tolerance**0.5:  # a rounding may grow
+    if one is None or not (one.captured or 0) > one.tolerance**0.5:
         return None
-    why = f"Dynamo's graphs, run operator by operator, differ as well, {_by(one, one.captured)}: {one.said}"
+    before = values[: next(at for at, each in enumerate(values) if each is one)]
+    grown = any(each.captured for each in before if (each.step, each.kind) != (one.step, "gradients"))
+    why = f"Dynamo's graphs, run operator by operator, differ as well, {_by(one, one.captured)}"
+    why += "" if one is next(each for each in values if each.compiled > each.tolerance) else f": {one.said}"
     calls = list(dict.fromkeys(call for region in regions for call in region.rewritten))
     if calls:
         why += "; in place the collective has no gradient, and in the graph Dynamo puts one that has"
         fix = "call a collective of torch.distributed.nn.functional, which has a gradient in both"
         return Answer(WRONG, said, ", ".join(calls[:MOST]), why, fix)
+    if grown:  # out of a rounding, by which a choice may have turned over
+        return None
     fix = "look for what Dynamo took as a constant or left out: a global, an attribute, torch.compiler.is_compiling()"
     return Answer(WRONG, said, one.name, why, fix)
 
@@ -240,7 +245,7 @@ def _wrong(one: Region, said: str) -> Answer:
         fix = "empty the cache; torch.compiler.config.cache_key_tag gives each rank a key of its own"
         return Answer(WRONG, said, one.name, why, fix)
     why = one.said if one.operator else f"{one.said}; no operator of it is wrong when it is compiled alone"
-    fix = "report it to PyTorch; torch.compiler.disable on the function leaves it in eager"
+    fix = "report it to those who make the backend; torch.compiler.disable on the function leaves it in eager"
     return Answer(WRONG, said, one.operator or one.name, why, fix)
 
 

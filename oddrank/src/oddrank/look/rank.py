@@ -41,6 +41,7 @@ from oddrank.torch_names import DYNAMO, log_to
 __all__ = ["run", "same_folder"]
 
 END_S = 60.0  # rank 0 waits so long for what the others say at their end
+VOTE_S = 3600.0  # ranks run regions again at their own pace; the run's own limits end a wait
 AFTER_S = 10.0  # and so long where something failed; the others look once a second whether it did
 WRITE_S = 10.0  # a rank that has failed may take so long to write what it recorded
 UNWIND_S = 0.5  # a KeyboardInterrupt in Python code knows best where the script stood
@@ -218,7 +219,7 @@ class _Rank:
         def votes(said: str) -> list[str | None]:
             key = f"vote-{next(asked)}"
             self.post.leave(f"{key}/{self.launch.rank}", said)
-            return [self.post.take(f"{key}/{rank}", END_S) for rank in range(self.launch.world_size)]
+            return [self.post.take(f"{key}/{rank}", VOTE_S) for rank in range(self.launch.world_size)]
 
         path = self.folder / f"regions-{self.launch.rank}.json"
         kept = replays.Replays(steps, way.again, self.launch.rank, path, votes)

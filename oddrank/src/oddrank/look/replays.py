@@ -26,6 +26,7 @@ from oddrank.look.agreement import CACHE, Region, beyond, excess
 from oddrank.look.callables import line_of_stack
 from oddrank.look.steps import Steps
 from oddrank.look.values import largest, leaves
+from oddrank.record.guard_words import source
 
 __all__ = ["SETTINGS", "TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
 
@@ -88,7 +89,7 @@ class Replays:
             call = Call(graph, backend, compiled, args, torch.is_grad_enabled())
             self._bytes += sum(one.nbytes for one, _ in call.given if isinstance(one, torch.Tensor))
             if self._bytes > MOST:
-                call.given = []
+                call.given = None
             self._kept.append((Region(self._rank, name, step), call))
 
     def run(self) -> None:
@@ -100,12 +101,13 @@ class Replays:
         agreed = len(set(self._votes(talking))) == 1
         rng = torch.get_rng_state()
         for region, call in self._kept:
-            if not call.given:
+            if call.given is None:
                 region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
             elif call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
             else:
-                measure(call, region, self._votes if call.talks else _alone)
+                told = any(one.parts for one, _ in self._kept)
+                measure(call, region, self._votes if call.talks else _alone, told)
         torch.set_rng_state(rng)
         write(self._path, json.dumps([asdict(region) for region, _ in self._kept]).encode())
 
@@ -139,8 +141,8 @@ class Call:
     def __init__(self, graph: GraphModule, backend: Any, compiled: Code, args: Any, grad: bool) -> None:
         self.graph, self.backend, self.compiled, self.grad = graph, backend, compiled, grad
         # each with whether it is a leaf of the program; others may be changed in place, and are no leaves here
-        self.given = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
-        self.names = torch_names.input_names(graph)
+        self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
+        self.names = [source(name) for name in torch_names.input_names(graph)]
         self.talks = any(_talks(node) for node in graph.graph.nodes)
 
     def run(self, code: Code, change: Callable[[Any], Any], at: Results) -> Results:
@@ -173,18 +175,24 @@ class Call:
         return {name: replicas.local_part(one) for name, one in found.items()}
 
 
-def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]) -> None:
+def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]], told: bool = False) -> None:
     """Measure one region, and what explains it.
 
     Args:
         call: The graph, its code and inputs.
         region: Is filled.
         votes: As for `Replays`; ranks of a region with a collective decide together what runs.
+        told: Whether another region has said already which operator differs first: of rounding one is enough.
     """
     try:
         base, nodes = _Eager(call), _Nodes(call)
         region.eps, region.draws = base.eps, nodes.drawing() if base.draws else ""
         worst = base.against(call.compiled)
+        if "True" in votes(
+            str(beyond(worst))
+        ):  # a choice, as of a largest element, turns over in some of them
+            base.nudge(4 * NUDGES)
+            worst = base.against(call.compiled)
         for part in ("of", "gap", "compiled", "eager", "nudged", "size", "tolerance"):
             setattr(region, part, getattr(worst, part))
         rewritten = torch_names.rewritten_collectives(call.graph)
@@ -192,7 +200,8 @@ def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]
         odd = "True" in votes(str(beyond(region)))
         if odd:
             region.setting = _setting(call, base, votes)
-        if "True" in votes(str(region.gap > region.tolerance * region.size)) and not region.draws:
+        parts = odd or (not told and region.gap > region.tolerance * region.size)
+        if "True" in votes(str(parts and not region.draws)):
             region.parts, region.operator = nodes.parting(odd and not region.setting)
     except Exception as error:
         region.note = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -215,11 +224,17 @@ class _Eager:
             self._as_is = call.run(call.graph, _same, self._at)
         self.draws = ran.draws
         self.eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
-        self._nudged = [call.run(call.graph, partial(nudge, seed=seed), self._at) for seed in range(NUDGES)]
+        self._nudged: list[Results] = []
+        self.nudge(NUDGES)
         self._wide: Results | None = None
         if not ran.draws:  # in another dtype other numbers are drawn
             with contextlib.suppress(Exception), torch_names.Operators(wide=True):  # some knows no float64
                 self._wide = call.run(call.graph, _double, self._at)
+
+    def nudge(self, times: int) -> None:
+        """Change the last bit of its inputs so many times more, each time in other directions."""
+        for seed in range(len(self._nudged), len(self._nudged) + times):
+            self._nudged.append(self._call.run(self._call.graph, partial(nudge, seed=seed), self._at))
 
     def against(self, code: Code) -> Region:
         """The result that is farthest beyond its rounding in some code of the graph."""

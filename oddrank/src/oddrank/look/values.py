@@ -88,7 +88,7 @@ class Values:
     def _returned(self, found: Any, of: Made) -> None:
         if self._taken or (self._trains and not self._each) or not self._steps.found:
             return
-        of_call = f", {of.name} of {of.place}" if self._each else ""
+        of_call = f", {of.name} at {of.place}" if self._each else ""
         for name, tensor in leaves(found, f"step {self._steps.found}{of_call}"):
             self._bytes += tensor.nbytes if not self._each else min(tensor.nbytes, 8 * SAMPLE)
             if tensor.is_floating_point() and self._bytes <= MOST:
