@@ -220,7 +220,7 @@ class _Eager:
 
     def __init__(self, call: Call) -> None:
         self._call, self._at = call, {}  # type: Call, Results
-        with torch_names.Operators() as ran:
+        with torch_names.operators() as ran:
             self._as_is = call.run(call.graph, _same, self._at)
         self.draws = ran.draws
         self.eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
@@ -228,7 +228,7 @@ class _Eager:
         self.nudge(NUDGES)
         self._wide: Results | None = None
         if not ran.draws:  # in another dtype other numbers are drawn
-            with contextlib.suppress(Exception), torch_names.Operators(wide=True):  # some knows no float64
+            with contextlib.suppress(Exception), torch_names.operators(wide=True):  # some knows no float64
                 self._wide = call.run(call.graph, _double, self._at)
 
     def nudge(self, times: int) -> None:
@@ -322,7 +322,7 @@ class _Nodes(Interpreter):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         self._before = [_copied(self.env[one]) for one in n.all_input_nodes]
-        with torch_names.Operators() as ran:
+        with torch_names.operators() as ran:
             found = getattr(self, n.op)(n.target, args, kwargs)
         if any(one.is_floating_point() for one in _flat(found)):
             self._look(n, ran.draws)

@@ -79,12 +79,11 @@ from oddrank.torch_names.names import (
     untried,
     within,
 )
-from oddrank.torch_names.regions import Operators, around_compiled, inductor_with, input_names
+from oddrank.torch_names.regions import around_compiled, inductor_with, input_names, operators
 
 __all__ = [
     "COMPILER",
     "DYNAMO",
-    "Operators",
     "OPTIMIZE_DDP",
     "PASSES",
     "Point",
@@ -132,6 +131,7 @@ __all__ = [
     "on_graph",
     "on_region_entry",
     "one_rank_switch",
+    "operators",
     "process_groups",
     "profiler_events",
     "profiler_mark",

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from oddrank.torch_names.names import current_compile_id, replaced, require
 
-__all__ = ["Operators", "around_compiled", "inductor_with", "input_names"]
+__all__ = ["around_compiled", "inductor_with", "input_names", "operators"]
 
 _WIDE = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
 _WIDE[torch.complex64] = torch.complex128
@@ -57,25 +55,29 @@ def inductor_with(name: str) -> Any:
     return require("torch._inductor.config.patch")({name: True})
 
 
-class Operators(TorchDispatchMode):
-    """Runs the operators of a block, and notes whether they draw random numbers and which dtypes they make.
+def operators(wide: bool = False) -> Any:
+    """Give a context that runs operators, and notes whether they draw random numbers (`draws`) and their `dtypes`.
 
     Args:
         wide: Whether every floating-point number is a float64, whatever the operators ask for.
     """
+    tree_map = require("torch.utils._pytree.tree_map")
 
-    def __init__(self, wide: bool = False) -> None:
-        super().__init__()
-        self.wide, self.draws = wide, False
-        self.dtypes: set[torch.dtype] = set()
+    class Operators(require("torch.utils._python_dispatch.TorchDispatchMode")):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.draws = False  # whether one draws random numbers
+            self.dtypes: set[torch.dtype] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.draws |= torch.Tag.nondeterministic_seeded in func.tags
-        if self.wide:
-            args, kwargs = tree_map(_widened, (args, kwargs or {}))
-        found = func(*args, **(kwargs or {}))
-        self.dtypes |= {found.dtype} if isinstance(found, torch.Tensor) else set()
-        return found
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.draws |= torch.Tag.nondeterministic_seeded in func.tags
+            if wide:
+                args, kwargs = tree_map(_widened, (args, kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            self.dtypes |= {found.dtype} if isinstance(found, torch.Tensor) else set()
+            return found
+
+    return Operators()
 
 
 def _widened(one: Any) -> Any:
