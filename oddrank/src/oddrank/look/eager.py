@@ -141,7 +141,10 @@ def table(eager: dict[int, values.Kept], columns: dict[str, dict[int, values.Kep
             sizes: dict[int, float] = {}
             for name, tensor in mine.items():
                 sizes[_step(name)] = max(sizes.get(_step(name), 0.0), values.largest(tensor))
-            for name in dict.fromkeys([*mine, *others["compiled"][kind]]):
+            theirs = others["compiled"][kind]
+            for name in dict.fromkeys([*mine, *theirs]):
+                if kind == "outputs" and not (name in mine and name in theirs):
+                    continue  # a branch on compiling may call something else
                 value = _value(
                     rank, kind, name, mine, {key: held[kind] for key, held in others.items()}, sizes
                 )

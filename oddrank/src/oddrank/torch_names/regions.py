@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from oddrank.torch_names.names import current_compile_id, replaced, require
 
 __all__ = ["around_compiled", "inductor_with", "input_names", "operators"]
-
-_WIDE = {torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64}
-_WIDE[torch.complex64] = torch.complex128
 
 
 def around_compiled(around: Callable[..., Any]) -> Callable[[], None]:
@@ -23,6 +18,8 @@ def around_compiled(around: Callable[..., Any]) -> Callable[[], None]:
     Returns:
         A function that ends it.
     """
+    import torch
+
     usual = require("torch._dynamo.output_graph.OutputGraph.call_user_compiler")
 
     def call(self: Any, gm: Any, *more: Any, **named: Any) -> Any:
@@ -61,7 +58,15 @@ def operators(wide: bool = False) -> Any:
     Args:
         wide: Whether every floating-point number is a float64, whatever the operators ask for.
     """
+    import torch
+
     tree_map = require("torch.utils._pytree.tree_map")
+    wider = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+
+    def widened(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            return one.to(wider[one.dtype]) if one.dtype in wider else one
+        return wider.get(one, one) if isinstance(one, torch.dtype) else one
 
     class Operators(require("torch.utils._python_dispatch.TorchDispatchMode")):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -72,15 +77,9 @@ def operators(wide: bool = False) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.draws |= torch.Tag.nondeterministic_seeded in func.tags
             if wide:
-                args, kwargs = tree_map(_widened, (args, kwargs or {}))
+                args, kwargs = tree_map(widened, (args, kwargs or {}))
             found = func(*args, **(kwargs or {}))
             self.dtypes |= {found.dtype} if isinstance(found, torch.Tensor) else set()
             return found
 
     return Operators()
-
-
-def _widened(one: Any) -> Any:
-    if isinstance(one, torch.Tensor):
-        return one.to(_WIDE[one.dtype]) if one.dtype in _WIDE else one
-    return _WIDE.get(one, one) if isinstance(one, torch.dtype) else one
