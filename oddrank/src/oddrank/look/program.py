@@ -145,7 +145,8 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     steps.noted |= {"loads": loads.table, "crossed": batches.table}
     steps.noted |= {"rescaled": scaling.table, "entering": entering.table}
     steps.begins = lambda: aside(averaging.own)
-    leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
+    leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
+    values = Values(steps, each=options.way is not None)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
         last.callback(scaling.close)

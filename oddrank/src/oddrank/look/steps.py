@@ -19,6 +19,7 @@ from oddrank.look.callables import Made
 from oddrank.look.conditions import Condition
 from oddrank.look.switch_effects import Seen
 from oddrank.look.uncompiled import Uncompiled
+from oddrank.look.ways import Way
 from oddrank.record import Record, install, record
 from oddrank.record.compiles import Try
 from oddrank.torch_names import ddp_forward_point, hide_from_dynamo, on_generator
@@ -39,6 +40,7 @@ class Options:
             `optimizer.step`.
         values: Whether to keep what each rank computes, in `values-N.pt` (`oddrank.look.values`).
         condition: What differs on one rank, in a run whose decisions are compared; None in any other.
+        way: How the script runs on all ranks, in a run whose numbers are compared step by step; None in any other.
     """
 
     skip: int = 2
@@ -46,6 +48,7 @@ class Options:
     step: str = ""
     values: bool = False
     condition: Condition | None = None
+    way: Way | None = None
 
 
 class Steps:
@@ -77,9 +80,9 @@ class Steps:
         begins: Called when a step begins, up to the last recorded one.
         backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
             number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
-        given: Called with what a compiled call of a recorded step is given.
+        given: Called with what a compiled call is given, up to the last recorded step.
         trained: Called with an optimizer before its step in a recorded step; what it returns is called after it.
-        returned: Called with what a compiled call returns, up to the last recorded step.
+        returned: Called with what a compiled call returns and its callable, up to the last recorded step.
         keep_values: Writes what this rank computed to a file.
         took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
             after them, `later`, without those in which something was compiled.
@@ -105,7 +108,7 @@ class Steps:
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
         self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None
         self.trained: Callable[[Any], Callable[[], None]] = lambda optimizer: lambda: None
-        self.returned: Callable[[Any], None] = lambda _: None
+        self.returned: Callable[[Any, Made], None] = lambda found, of: None
         self.keep_values: Callable[[Path], object] = lambda _: None
         self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
         self._began = 0.0  # when the first step began
@@ -116,6 +119,16 @@ class Steps:
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
+
+    def also(self, done: Callable[[], None]) -> None:
+        """Call something after what is called as soon as the last step was recorded."""
+        before = self._done
+
+        def both() -> None:
+            before()
+            done()
+
+        self._done = both
 
     # --- what the hooks call ---
 
@@ -140,10 +153,10 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
-            if self._records():
+            if not self._over:
                 self.given(args, kwargs)
             found = made(*args, **kwargs)
-            self._give(found)
+            self._give(found, of)
             return found
         finally:
             self._inside = False
@@ -153,13 +166,8 @@ class Steps:
     def enters(self) -> None:
         """Note that a forward of DDP or of `fully_shard` begins; it may hold compiled calls, and begins a step then."""
         own = not self.options.step and threading.get_ident() == self._thread
-        if (
-            own
-            and self._trains
-            and self.made
-            and not (self._inside or self._timed)
-            and torch.is_grad_enabled()
-        ):
+        inside = self._inside or self._timed
+        if own and self._trains and self.made and not inside and torch.is_grad_enabled():
             self._begin()
 
     def before_forward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -167,9 +175,9 @@ class Steps:
         self.enters()
         return original(*args, **kwargs)
 
-    def _give(self, found: Any) -> None:
+    def _give(self, found: Any, of: Made) -> None:
         if not self._over:
-            self.returned(found)
+            self.returned(found, of)
 
     def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""

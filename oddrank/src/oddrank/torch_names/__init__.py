@@ -86,6 +86,7 @@ from oddrank.torch_names.names import (
     untried,
     within,
 )
+from oddrank.torch_names.regions import around_compiled, inductor_with, input_names, operators
 
 __all__ = [
     "COMPILER",
@@ -97,6 +98,7 @@ __all__ = [
     "TRIED",
     "UnsupportedTorch",
     "active_ddp",
+    "around_compiled",
     "assumed_placements",
     "bytecode_hook",
     "collectives_of",
@@ -131,6 +133,8 @@ __all__ = [
     "hide_from_dynamo",
     "inductor_points",
     "inductor_settings",
+    "inductor_with",
+    "input_names",
     "is_fake",
     "is_sharded",
     "log_to",
@@ -140,6 +144,7 @@ __all__ = [
     "on_graph",
     "on_region_entry",
     "one_rank_switch",
+    "operators",
     "pipeline_scaling",
     "process_groups",
     "profiler_events",
