@@ -71,7 +71,8 @@ class Entering:
 
             def both(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 given(args, kwargs)
-                self._given(args, kwargs)
+                if self._steps.recording:
+                    self._given(args, kwargs)
 
             self._steps.given = both
 
