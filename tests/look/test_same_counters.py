@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable
 
 import pytest
@@ -187,10 +189,53 @@ def compiled_in_a_compiled_function():
             outer(batch())
 
 
+def branches_on_values():
+    def trained(x):
+        x = x + random.randint(1, 3) if random.random() < 2 else x
+        if os.path.exists("/") and x.sum() > 0:
+            x = x * x.mean().item()
+        return x.sum() if not x.isnan().any() else x.mean()
+
+    def scaled(x):
+        return x * x.sum().item()
+
+    random.seed(0)
+    compiled, parameter = torch.compile(trained, backend="aot_eager"), nn.Parameter(batch())
+    opt = torch.optim.SGD([parameter], lr=0.1)
+    for _ in range(TURNS):
+        loss = compiled(parameter)
+        loss.backward()
+        if float(loss) > 1e9 or loss.tolist() == 0:
+            break
+        opt.step()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        torch.compile(scaled, backend="aot_eager", fullgraph=True)(batch())
+
+
+def module_around_its_compiled_one():
+    class Task(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x).sum()
+
+    net = model()
+    compiled, opt = torch.compile(Task(net), backend="eager"), torch.optim.SGD(net.parameters(), lr=0.1)
+    for size in (4, 6, 4):
+        for _ in range(TURNS):
+            compiled(batch(size)).backward()
+            opt.step()
+        with torch.no_grad():
+            net(batch(size))
+            torch.compile(net[0], backend="eager")(batch(size))
+
+
 PROGRAMS = (
     *(inference, training, step_in_compiled_function, compiled_optimizer_with_schedule, compiled_closure),
     *(ddp, sharded, sizes_that_change, break_in_a_loop, checkpointed, compiled_in_a_compiled_function),
-    *(names_in_compiled_function, left_dtensor),
+    *(names_in_compiled_function, left_dtensor, branches_on_values, module_around_its_compiled_one),
     *(buffers_of_a_compiled_module, buffers_around_a_compiled_module),
 )
 

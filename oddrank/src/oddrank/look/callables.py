@@ -21,6 +21,8 @@ __all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack", "name_f
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
+# lines that gave torch.compile a module: what it returns has other names of parameters
+renaming: dict[str, None] = {}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _INTERPRETER = os.path.join("torch", "fx", "interpreter.py")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
@@ -56,6 +58,8 @@ class Made:
             own = _not_torchs(model)
             shared = method is None and (not own or not hasattr(model, "__code__"))
             return cls(place, name, own, False, shared, dynamic, **held)
+        if module is model:
+            renaming[place] = None
         parts = list(module.modules())
         own = any(_not_torchs(type(part).forward) for part in parts)
         ddp = any(isinstance(part, torch.nn.parallel.DistributedDataParallel) for part in parts)

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, step_collectives, switches, training, weight_names
+from oddrank.look import (
+    checkpoints,
+    crossed,
+    entering,
+    rescaled,
+    step_collectives,
+    switches,
+    training,
+    uncompiled,
+    weight_names,
+)
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -131,11 +141,13 @@ def causes(looked: Look) -> list[Cause]:
         *_apart(looked),
         *_lost(looked),
         *_unused(looked),
+        *_numbers(looked),
         *_gradients(looked),
         *_training(looked),
         *again,
         *broke,
         *_given_up(looked),
+        *map(_of, uncompiled.bypassed(looked.held["around"])),
         *_names(looked),
     ]
     return sorted(found, key=lambda cause: (cause.expected, -cause.seconds))
@@ -213,6 +225,14 @@ def _apart(looked: Look) -> list[Cause]:
 def _lost(looked: Look) -> list[Cause]:
     """Checkpoints of which little or nothing was loaded, without an error."""
     return [_of(one, float("inf")) for one in checkpoints.lost(looked.held["loads"])]
+
+
+def _numbers(looked: Look) -> list[Cause]:
+    """Inputs, messages and gradients that are wrong, without an error."""
+    held = looked.held
+    found = [*entering.unlike(held["entering"]), *crossed.crossed(held["crossed"])]
+    found += rescaled.rescaled(held["rescaled"])
+    return [_of(one, float("inf")) for one in found]
 
 
 def _names(looked: Look) -> list[Cause]:

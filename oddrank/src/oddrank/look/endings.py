@@ -22,6 +22,7 @@ from oddrank.live.failure import (
     paragraphs,
 )
 from oddrank.live.introspect import Collective, Inspector
+from oddrank.look.parting import parted
 from oddrank.look.torchrun import OUTPUT, Request
 from oddrank.look.watch import ENDED, INTERRUPT, Stop
 
@@ -40,7 +41,7 @@ _MISMATCH = "distributed collective mismatch"
 # what C++ prints of an exception that nobody caught, without the line of C++ that raised it
 _UNCAUGHT = re.compile(rb"^  what\(\):  (?:\[enforce fail at [^\]]*\] )?(.*)", re.MULTILINE)
 _LAST = 1 << 16  # bytes of what a rank printed
-_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends")
+_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends", "choices")
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def ending(
     failed = [one for one in outcomes if one.kind in ("error", "dead")]
     if stop is not None and stop.by_limit:
         error = explain(stop.how, outcomes, stop.seconds, request.limits.timeout, request.limits.stall, "")
-        return Ending(str(error), True)
+        return Ending(_with_parting(error, outcomes), True)
     if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
         return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
     if not failed:
@@ -212,8 +213,15 @@ def ending(
             otherwise = ENDED_BY_SIGTERM
         return Ending("\n".join([otherwise, *paragraphs(outcomes)]) if otherwise else "")
     error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
-    said = "\n".join(filter(None, [str(error), _hint(error, request)]))
+    said = "\n".join(filter(None, [_with_parting(error, outcomes), _hint(error, request)]))
     return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))
+
+
+def _with_parting(error: RankError, outcomes: list[Outcome]) -> str:
+    """The error, with the branch at which ranks parted after its headline."""
+    own = any(o.kind == "error" and o.order < PEER_GONE and o.type != "Diverged" for o in outcomes)
+    head, _, rest = str(error).partition("\n")
+    return "\n".join(filter(None, [head, "" if own else parted(outcomes), rest]))
 
 
 def _left_alone(outcomes: list[Outcome]) -> str:

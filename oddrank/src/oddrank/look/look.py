@@ -17,14 +17,18 @@ from oddrank.look import (
     callables,
     checkpoints,
     costs,
+    crossed,
+    entering,
     gradients,
     journal,
     program_source,
     replicas,
+    rescaled,
     rows,
     step_collectives,
     switch_effects,
     training,
+    uncompiled,
     weight_names,
 )
 from oddrank.look.breaks import Again, Break, again_of, breaks_of
@@ -48,6 +52,8 @@ HELD = {"replicas": replicas.TYPES, "calls": step_collectives.TYPES, "gradients"
 HELD |= {"names": weight_names.TYPES, "texts": TEXTS, "asked": callables.TYPES}
 HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen": training.SEEN}
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
+HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES}
+HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import shutil
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from oddrank import machine
 from oddrank.files import below, write, write_json
-from oddrank.look import command, decisions, look, page, torchrun, values
+from oddrank.look import command, decisions, look, values
 from oddrank.look.command import world_size
 from oddrank.look.conditions import Condition, done
-from oddrank.look.endings import STOPPED, Ending
-from oddrank.look.look import Look
+from oddrank.look.endings import STOPPED
 from oddrank.look.outcomes import OUTCOMES, Outcome, compare, verdict
 from oddrank.look.perturbations_page import html, text
 from oddrank.look.program import Program
-from oddrank.look.rendezvous import launched
+from oddrank.look.runs import Stopped, Trial, refuse, trial
 from oddrank.look.steps import Options
-from oddrank.look.torchrun import FAILED, INTERRUPTED, Request
+from oddrank.look.torchrun import FAILED, INTERRUPTED
 
 __all__ = ["Perturbation", "run", "perturbations"]
 
 TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
 AS_LONG = 10  # times the run as it is, if that is more
-SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
 BASE = ("as it is, cold caches", "as it is, warm caches")
-# what a run with a difference cannot be asked for
-ALONE = ("save", "against", "trace", "merge")
 
 
 @dataclass(frozen=True)
@@ -104,11 +98,7 @@ def perturbations(
 
 def _check(given: argparse.Namespace) -> None:
     """Refuse a request that cannot be met, before a rank is started."""
-    if launched() is not None:
-        raise ValueError("--perturb starts its own ranks: run it without torchrun")
-    for name in ALONE:
-        if getattr(given, name):
-            raise ValueError(f"--{name} is of one run, and --perturb makes several")
+    refuse(given, "perturb")
     world = world_size(given)
     if world < 2:
         raise ValueError("--perturb needs two ranks or more: one of them differs")
@@ -127,17 +117,6 @@ def _check(given: argparse.Namespace) -> None:
     for each in given.perturb_env:
         if not each.partition("=")[0]:
             raise ValueError(f"--perturb-env {each}: give NAME=VALUE, or NAME for not set")
-
-
-@dataclass
-class _Trial:
-    """One run, and what it left."""
-
-    folder: Path
-    ending: Ending
-    seconds: float
-    looked: Look | None
-    decided: dict[int, dict[str, decisions.Decision]]
 
 
 def run(given: argparse.Namespace) -> int:
@@ -195,15 +174,15 @@ def run(given: argparse.Namespace) -> int:
                 shutil.rmtree(kept[rank])
             if one.cache == "other":
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
-            trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
-            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise, rows[0].found)
-            if did := done(trial.folder):
+            ran = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
+            row = _row(one.name, one.said, ran, warm, rank, one.numbers and not noise, rows[0].found)
+            if did := done(ran.folder):
                 row = replace(row, said=did)
-            elif one.condition != Condition() and not trial.ending.said:
+            elif one.condition != Condition() and not ran.ending.said:
                 row = replace(row, found=[], why=[], parting="", untried=_untried(one))
             rows.append(row)
             print(text([row]), flush=True)
-    except _Stopped:
+    except Stopped:
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
     finally:
@@ -218,10 +197,6 @@ def run(given: argparse.Namespace) -> int:
     notes = [f"--allow covers {covered} of them"] if covered else []
     print("\n".join(["", verdict(rows, rank, noise), *notes, f"page: {below(folder / 'index.html')}"]))
     return command.GATE if over else 0
-
-
-class _Stopped(Exception):
-    """Somebody interrupted a run."""
 
 
 def _caches(folder: Path, world: int) -> tuple[str, ...]:
@@ -246,39 +221,16 @@ def _trial(
     caches: tuple[str, ...],
     one: Perturbation | None = None,
     rank: int = -1,
-) -> _Trial:
-    """Run the script once; what it prints goes to `output.txt`."""
-    folder.mkdir()
+) -> Trial:
+    """Run the script once, with a difference on one rank."""
     condition = replace(one.condition if one else Condition(), caches=caches)
     options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
     own = {rank: one.env} if one and one.env else {}
-    verify = given.verify and (one is None or one.verify)
-    request = Request(program, options, command.limits(given), verify, own)
-    began = time.monotonic()
-    with _printing_to(folder / "output.txt"):
-        ending = torchrun.run(request, world_size(given), folder, SAME)
-    seconds = time.monotonic() - began
-    if ending.said.startswith(STOPPED):
-        raise _Stopped
-    looked = look.read(folder)
-    if looked is not None and looked.steps:
-        looked.failed = bool(ending.said)
-        write(folder / "index.html", page.html(looked, ending.said, given.step).encode())
-    return _Trial(folder, ending, seconds, looked, decisions.read(folder))
-
-
-@contextlib.contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    with (
-        path.open("w", encoding="utf-8", errors="replace") as file,
-        contextlib.redirect_stdout(file),
-        contextlib.redirect_stderr(file),
-    ):
-        yield
+    return trial(given, program, folder, options, own, given.verify and (one is None or one.verify))
 
 
 def _row(
-    name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool, own: Sequence[str] = ()
+    name: str, said: str, trial: Trial, base: Trial, rank: int, numbers: bool, own: Sequence[str] = ()
 ) -> Outcome:
     """What a run changed, without the kinds `own` in which the program as it is differs from run to run."""
     told, why = compare(trial.ending, trial.looked, base.looked, rank)
@@ -290,16 +242,13 @@ def _row(
         compared = f"{sum(each.compared for each in apart.kinds.values())} tensors" if not wrong else ""
     else:
         compared = ""
-    if (
-        not trial.ending.said
-        and decisions.graphs(trial.decided) != decisions.graphs(base.decided)
-        and "graph" not in told
-    ):
+    mine, theirs = decisions.read(trial.folder), decisions.read(base.folder)
+    if not trial.ending.said and decisions.graphs(mine) != decisions.graphs(theirs) and "graph" not in told:
         told.append("graph")
     if not trial.ending.said:
         told = [kind for kind in told if kind not in own]
         why = why if told else []
-    parting = decisions.parting(trial.decided, base.decided, rank) if rank >= 0 else ""
+    parting = decisions.parting(mine, theirs, rank) if rank >= 0 else ""
     return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
                    compared)  # fmt: skip
 
@@ -321,7 +270,7 @@ def _untried(one: Perturbation) -> str:
     return "not tried: the rank compiled nothing"
 
 
-def _fails(trial: _Trial, name: str) -> int:
+def _fails(trial: Trial, name: str) -> int:
     print(f"the script fails {name}: nothing was compared\n{trial.ending.said}", file=sys.stderr)
     return FAILED
 

@@ -80,6 +80,8 @@ class Training:
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a compiled call is given; of activations those that the first one of a step is given."""
+        if not self._steps.recording:
+            return
         first, self._given_in = self._given_in != self._steps.found, self._steps.found
         given = [one for _, one in leaves([*args, *kwargs.values()], "")]
         self._see("input", [one for one in given if first or not one.requires_grad])

@@ -227,6 +227,31 @@ def hidden(fn: Any) -> bool:
     return bool(getattr(fn, "_torchdynamo_disable", False))
 
 
+def compiled_in_place(module: Any) -> bool:
+    """Say whether a module is one that `torch.compile` returned, or `module.compile()` was called."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def compiled_module_call() -> tuple[Callable[..., Any], Callable[[Any], Any]] | None:
+    """Return the `__call__` of what `torch.compile` makes of a module, and how to replace it; None before the import.
+
+    It warns where there is a hook for all modules.
+    """
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        return None
+    return (
+        require("torch._dynamo.eval_frame.OptimizedModule.__call__"),
+        lambda new: replaced("torch._dynamo.eval_frame.OptimizedModule.__call__", new),
+    )
+
+
+def forced_eager() -> bool:
+    """Say whether `torch.compiler.set_stance` lets compiled functions run in Python."""
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        return False
+    return "eager" in str(getattr(require("torch._dynamo.eval_frame._stance"), "stance", ""))
+
+
 # --- sources of a record ---
 
 
