@@ -99,15 +99,15 @@ class Replays:
         self._busy = True
         talking = json.dumps([region.name for region, call in self._kept if call.talks])
         agreed = len(set(self._votes(talking))) == 1
-        rng = torch.get_rng_state()
+        rng, told = torch.get_rng_state(), False
         for region, call in self._kept:
             if call.given is None:
                 region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
             elif call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
             else:
-                told = any(one.parts for one, _ in self._kept)
                 measure(call, region, self._votes if call.talks else _alone, told)
+                told |= region.gap > 0
         torch.set_rng_state(rng)
         write(self._path, json.dumps([asdict(region) for region, _ in self._kept]).encode())
 
@@ -182,7 +182,7 @@ def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]
         call: The graph, its code and inputs.
         region: Is filled.
         votes: As for `Replays`; ranks of a region with a collective decide together what runs.
-        told: Whether another region has said already which operator differs first: of rounding one is enough.
+        told: Whether a region before it differs: of rounding the first operator is enough.
     """
     try:
         base, nodes = _Eager(call), _Nodes(call)
@@ -200,7 +200,7 @@ def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]
         odd = "True" in votes(str(beyond(region)))
         if odd:
             region.setting = _setting(call, base, votes)
-        parts = odd or (not told and region.gap > region.tolerance * region.size)
+        parts = odd or (region.gap > 0 and not told)
         if "True" in votes(str(parts and not region.draws)):
             region.parts, region.operator = nodes.parting(odd and not region.setting)
     except Exception as error:
@@ -261,13 +261,21 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 def _setting(call: Call, base: _Eager, votes: Callable[[str], list[str | None]]) -> str:
     """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
+    made: list[str] = []
+
+    def backend(graph: GraphModule, inputs: Any) -> Any:
+        made.append(name)
+        return call.backend(graph, inputs)
+
     for name in (CACHE, *SETTINGS):
         fits = False
         with contextlib.suppress(Exception):
             changed = torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name)
             with changed:
                 again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
-                fits = not beyond(base.against(_COMPILE(again, backend=call.backend, dynamic=False)))
+                fits = (
+                    not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
+                )
         if set(votes(str(fits))) == {"True"}:
             return name
     return ""
