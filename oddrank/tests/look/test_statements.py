@@ -516,3 +516,20 @@ def test_a_parameter_without_gradient_in_all_steps_on_all_ranks_is_named(held, s
     ]
     (one,) = training.gradients(pd.DataFrame(rows))
     assert said in one.said
+
+
+def test_a_step_that_a_failure_cut_short_is_no_difference_as_far_as_it_came():
+    def of(*ranks: Rank, ended: bool) -> Look:
+        abouts = [{"world_size": 2, "last step ended": ended or rank == 0} for rank in range(2)]
+        return together(
+            [one.report(rank, about) for rank, (one, about) in enumerate(zip(ranks, abouts, strict=True))]
+        )
+
+    code, other = GRAPH.format(8, 2), message("c10d::allreduce_")
+    whole, part = ran(code, region(), other), ran(code, region())
+    assert "nothing more" in of(whole, part, ended=True).apart()
+    looked = of(whole, part, ended=False)
+    assert looked.apart() == "" and "as far as the shorter rank came" in looked.verdict()
+    assert "rank 1 did not end the last recorded step" in looked.notes[-1]
+    parted = ran(code, message("c10d::broadcast_"))  # before it failed, it did something else
+    assert "broadcast" in of(whole, parted, ended=False).apart()

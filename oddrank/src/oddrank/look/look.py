@@ -64,6 +64,7 @@ COMPARED = (
     "regions, breaks and collectives of each recorded step in their order; graphs and counts of the whole run"
 )
 NUMBERS_ONLY = "only numbers differ"
+COMPARED_CUT = "regions, breaks and collectives of each recorded step, as far as the shorter rank came"
 STAGED = (
     "ranks send each other messages in other orders, as the stages of a pipeline do: what they run and compile differs"
     " by design, and was not compared"
@@ -86,6 +87,7 @@ class Look:
         held: What ranks wrote besides, by name, as tables of `HELD`: what they held after the last recorded step,
             `replicas`, the `calls` of these steps, the `texts` of graphs and guards.
         failed: Whether the program failed after the recorded steps.
+        cut: Ranks that failed in the last step they recorded, which is shorter for them than it would have been.
         lines: The same as `whole` with operators, runs and what ran and was compiled before: for the annotated source.
     """
 
@@ -97,6 +99,7 @@ class Look:
     missing: list[int] = field(default_factory=list)
     held: dict[str, pd.DataFrame] = field(default_factory=dict)
     failed: bool = False
+    cut: list[int] = field(default_factory=list)
     lines: Tables = field(default_factory=Tables)
 
     @property
@@ -219,8 +222,11 @@ class Look:
     def _ran_apart(self) -> str:
         """Where ranks ran or compiled different things; '' if nowhere."""
         first = first_difference(self.record)
-        if first is not None:
+        ended = [rank for rank, step in first.steps.items() if step is None] if first else []
+        if first is not None and not (set(ended) & set(self.cut) and first.forward == self.steps - 1):
             return f"in {self.unit} {first.forward}, {str(first).partition(': ')[2]}"
+        if self.cut:  # counts and compiles are of a part of the last step
+            return ""
         counts = self.counts.set_index("rank")
         for name in ("recompiles", *COUNTS):  # of a recompile the guard is known
             if counts[name].nunique() > 1:
@@ -301,7 +307,7 @@ class Look:
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
         held = replicas.compared(self.held["replicas"], self._exchanges, self._of_gradients).values()
-        ran = "" if self.staged else COMPARED
+        ran = "" if self.staged else COMPARED_CUT if self.cut else COMPARED
         taken = gradients.compared(self.held["gradients"])
         return [*filter(None, [ran, step_collectives.compared(self.held["calls"]), taken]), *held]
 
@@ -482,9 +488,17 @@ def together(reports: list[Report]) -> Look:
     shown[FIRST] = [round(ms) for one in reports for ms in one.provenance.get(FIRST, [])]
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
     notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
+    cut = [
+        one.provenance["rank"]
+        for one in reports
+        if one.provenance[RECORDED] and not one.provenance.get("last step ended", True)
+    ]
+    if cut:
+        who = f"rank {' and '.join(map(str, cut))}"
+        notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
-    return Look(reports[0].title, merged, whole, shown, notes, missing, held, lines=lines)
+    return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)
 
 
 def _of_run(lines: Tables) -> Tables:
