@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 __all__ = [
-    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "ROUNDING", "WRONG"),
+    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "ROUNDING", "SHAPE", "WRONG"),
     *("Answer", "Region", "Value", "beyond", "excess", "judge"),
 ]
 
 EQUAL, ROUNDING, ALGORITHM = "equal", "rounding", "another algorithm"
 WRONG, CANNOT_TELL = "wrong", "cannot tell"
-CACHE = "without caches"
+CACHE, SHAPE = "without caches", "shape"
 BEYOND = 32.0  # times rounding: sums in another order have some of that
 MOST = 3  # names that are listed
 RANDOM = "fallback_random"
@@ -47,7 +47,7 @@ class Value:
         again: In a second run in eager.
         captured: In a run of Dynamo's graphs, operator by operator in eager.
         nudged: In eager, with the last bit of parameters and inputs changed.
-        only: The one of 'compiled' and 'eager' that has it, where one lacks it.
+        only: The one of 'compiled' and 'eager' that has it, where one lacks it; `SHAPE` where shapes differ.
     """
 
     rank: int
@@ -214,6 +214,8 @@ def judge(
 
 
 def _by(one: Value, far: float | None) -> str:
+    if one.only == SHAPE:
+        return "which has another shape"
     if one.only:
         return f"which only the {'run in eager' if one.only == 'eager' else 'compiled run'} has"
     return f"by {far:.2g} of its largest number"
