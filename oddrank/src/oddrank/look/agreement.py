@@ -305,12 +305,12 @@ def _fastest(values: Sequence[Value]) -> Value | None:
     Compiled code rounds more often than once: as much as its first difference is more than that of the last bit, but no
     more than `BEYOND`, it may be later, too.
     """
-    usual: dict[tuple[int, str], float] = {}
-    for key in dict.fromkeys((one.step, one.kind) for one in values):
-        usual[key] = median(one.nudged or 0.0 for one in values if (one.step, one.kind) == key)
+    # of a single number the last bit may make nothing by chance
+    steps = dict.fromkeys(one.step for one in values)
+    usual = {step: median(one.nudged or 0.0 for one in values if one.step == step) for step in steps}
     begins = 1.0
     for one in values:
-        allowed = max(one.nudged or 0.0, usual[one.step, one.kind], one.tolerance / BEYOND)
+        allowed = max(one.nudged or 0.0, usual[one.step], one.tolerance / BEYOND)
         if one.step == values[0].step:
             begins = max(begins, min(one.compiled / allowed, BEYOND))
         if not one.compiled <= BEYOND * allowed * (1.0 if one.step == values[0].step else begins):
