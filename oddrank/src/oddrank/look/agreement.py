@@ -243,7 +243,8 @@ def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -
 
 def _wrong(one: Region, said: str) -> Answer:
     if one.setting == CACHE:
-        why = f"{one.said}. Compiled anew without caches it is right: the code came from a cache, for another rank"
+        why = f"{one.said}. Compiled anew without caches it is right: what came from a cache was made for another"
+        why += " rank or state"
         fix = "empty the cache; torch.compiler.config.cache_key_tag gives each rank a key of its own"
         return Answer(WRONG, said, one.name, why, fix)
     why = one.said if one.operator else f"{one.said}; no operator of it is wrong when it is compiled alone"
