@@ -255,6 +255,16 @@ def test_a_collective_in_place_that_has_a_gradient_only_when_compiled_is_wrong(l
 
 
 @pytest.mark.slow
+def test_code_that_came_from_the_cache_of_another_rank_is_wrong_on_the_rank_that_has_it(
+    look, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    status, body, said = look("--skip", "1", "--steps", "1", SCRIPT, "baked")
+    assert status == 1 and body["answer"]["kind"] == WRONG, said
+    assert "on rank 1" in body["answer"]["said"] and "from a cache" in body["answer"]["why"], said
+
+
+@pytest.mark.slow
 def test_a_training_that_inductor_rounds_otherwise_is_rounding(look):
     status, body, said = look(
         "--skip", "0", "--steps", "20", SCRIPT, "long", "--backend", "inductor", "--steps", "20"

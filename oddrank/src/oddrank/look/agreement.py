@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 __all__ = [
-    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "ROUNDING", "WRONG"),
+    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "ROUNDING", "SHAPE", "WRONG"),
     *("Answer", "Region", "Value", "beyond", "excess", "judge"),
 ]
 
 EQUAL, ROUNDING, ALGORITHM = "equal", "rounding", "another algorithm"
 WRONG, CANNOT_TELL = "wrong", "cannot tell"
-CACHE = "without caches"
+CACHE, SHAPE = "without caches", "shape"
 BEYOND = 32.0  # times rounding: sums in another order have some of that
 MOST = 3  # names that are listed
 RANDOM = "fallback_random"
@@ -47,7 +47,7 @@ class Value:
         again: In a second run in eager.
         captured: In a run of Dynamo's graphs, operator by operator in eager.
         nudged: In eager, with the last bit of parameters and inputs changed.
-        only: The one of 'compiled' and 'eager' that has it, where one lacks it.
+        only: The one of 'compiled' and 'eager' that has it, where one lacks it; `SHAPE` where shapes differ.
     """
 
     rank: int
@@ -214,6 +214,8 @@ def judge(
 
 
 def _by(one: Value, far: float | None) -> str:
+    if one.only == SHAPE:
+        return "which has another shape"
     if one.only:
         return f"which only the {'run in eager' if one.only == 'eager' else 'compiled run'} has"
     return f"by {far:.2g} of its largest number"
@@ -241,7 +243,8 @@ def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -
 
 def _wrong(one: Region, said: str) -> Answer:
     if one.setting == CACHE:
-        why = f"{one.said}. Compiled anew without caches it is right: the code came from a cache, for another rank"
+        why = f"{one.said}. Compiled anew without caches it is right: what came from a cache was made for another"
+        why += " rank or state"
         fix = "empty the cache; torch.compiler.config.cache_key_tag gives each rank a key of its own"
         return Answer(WRONG, said, one.name, why, fix)
     why = one.said if one.operator else f"{one.said}; no operator of it is wrong when it is compiled alone"
@@ -303,12 +306,12 @@ def _fastest(values: Sequence[Value]) -> Value | None:
     Compiled code rounds more often than once: as much as its first difference is more than that of the last bit, but no
     more than `BEYOND`, it may be later, too.
     """
-    usual: dict[tuple[int, str], float] = {}
-    for key in dict.fromkeys((one.step, one.kind) for one in values):
-        usual[key] = median(one.nudged or 0.0 for one in values if (one.step, one.kind) == key)
+    # of a single number the last bit may make nothing by chance
+    steps = dict.fromkeys(one.step for one in values)
+    usual = {step: median(one.nudged or 0.0 for one in values if one.step == step) for step in steps}
     begins = 1.0
     for one in values:
-        allowed = max(one.nudged or 0.0, usual[one.step, one.kind], one.tolerance / BEYOND)
+        allowed = max(one.nudged or 0.0, usual[one.step], one.tolerance / BEYOND)
         if one.step == values[0].step:
             begins = max(begins, min(one.compiled / allowed, BEYOND))
         if not one.compiled <= BEYOND * allowed * (1.0 if one.step == values[0].step else begins):

@@ -10,7 +10,7 @@ from typing import Any
 
 from oddrank.files import below, write, write_json
 from oddrank.look import command, eager_page, look, replays, values
-from oddrank.look.agreement import CANNOT_TELL, WRONG, Answer, Region, Value, judge
+from oddrank.look.agreement import CANNOT_TELL, SHAPE, WRONG, Answer, Region, Value, judge
 from oddrank.look.endings import STOPPED
 from oddrank.look.program import Program
 from oddrank.look.runs import Stopped, Trial, refuse, trial
@@ -165,11 +165,16 @@ def _value(
     value = Value(rank, step, kind, name.partition(", ")[2], replays.TOLERANCES.get(known.dtype, 1.3e-6))
     for key, held in others.items():
         other = held.get(name)
-        if eager is None or other is None or eager.shape != other.shape or eager.dtype != other.dtype:
+        if eager is None or other is None or eager.shape != other.shape:
             setattr(value, key, 0.0 if eager is None and other is None else float("inf"))
             continue
-        far, size = values.compare(eager, other), max(values.largest(eager), FLOOR * sizes[step])
+        far, size = (
+            values.compare(eager, other.to(eager.dtype)),
+            max(values.largest(eager), FLOOR * sizes[step]),
+        )
         setattr(value, key, far.absolute / size if size else 0.0 if not far.absolute else float("inf"))
         value.equal &= key != "compiled" or far.equal
     value.only = "compiled" if eager is None else "eager" if found is None else ""
+    if eager is not None and found is not None and eager.shape != found.shape:
+        value.only = SHAPE
     return value

@@ -372,8 +372,10 @@ def _title(graph: GraphModule) -> str:
     """The line of the first operator of a graph that has one, and its number of operators."""
     ran = [node for node in graph.graph.nodes if node.op.startswith("call_")]
     places = [place for node in ran if (place := line_of_stack(node.stack_trace or ""))]
-    where = f"from {places[0]} to {places[-1]}" if places else "without a line"
-    return f"{len(ran)} operators {where}"
+    where = (
+        f" from {places[0]} to {places[-1]}" if len(set(places)) > 1 else f" at {places[0]}" if places else ""
+    )
+    return f"{len(ran)} operators{where}"
 
 
 def _talks(node: Node) -> bool:
