@@ -104,6 +104,26 @@ def test_each_outermost_compiled_call_is_a_forward_and_compiles_as_it_does_alone
     assert 0 < breaks["outside_ms"][0] < found.duration_ms() and 0 < breaks["share"][0] < 1
 
 
+def nested(count: int) -> None:
+    torch._dynamo.reset()
+    inner = torch.compile(lambda x: x.tan(), backend="eager")
+    hidden = torch.compiler.disable(lambda x: inner(x))
+
+    @torch.compile(backend="eager")
+    def model(x):
+        return hidden(x.sin()).cos()
+
+    with torch.no_grad():
+        for _ in range(count):
+            model(torch.ones(3))
+
+
+def test_a_compiled_call_inside_of_another_one_is_a_part_of_it(ranks):
+    found = look(ranks, nested, 6)
+    assert (found.unit, found.steps) == ("forward", 3)
+    assert list(found.counts["regions"]) == [3, 3]
+
+
 def test_a_training_step_ends_with_the_optimizer_and_torch_is_as_it_was(ranks):
     report = look(ranks, train, 6).report()
     assert list(report.frame["regions"]) == [2, 2], "two forwards for each step, and none of what follows it"

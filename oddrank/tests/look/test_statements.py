@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from oddrank.look import callables, rows, switches, training
-from oddrank.look.breaks import Break
+from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
 from oddrank.look.causes import _fix, causes
 from oddrank.look.library_breaks import folded
@@ -337,10 +337,6 @@ def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
         kind = "break" if outcome == "graph" else "gave-up"
         deeper = stack[depth + 1 :]
         rank.marks.append(Mark(0, f"{depth}/0", *frame, kind, name="skipped", chain=deeper, report="skipped"))
-    limit = ("train.py", 9, "main")  # whose recompile limit it is has a cause of its own
-    rank.marks.append(
-        Mark(0, "3/0", *limit, "gave-up", name="recompile limit: 8", chain=(hook,), report="skipped")
-    )
     (one,) = folded(look(rank))
     assert str(one).endswith(
         "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
@@ -426,11 +422,10 @@ def test_whose_a_break_is(met, owner, library):
     assert library_of(met).startswith(library) and bool(library_of(met)) == bool(library)
 
 
-def test_what_was_given_up_before_a_look_is_none_of_its_recompiles():
-    at = ("train.py", 9, "Net.forward")
-    before = again("self.rate == 0.1", at, 1, outcome="gave-up", during=False)
-    looked = look(Rank([before, again("self.rate == 0.2", at, 2)]))
-    assert [row.compile for row in looked.again] == ["Net.forward/2"]
+def test_what_was_compiled_again_before_a_look_is_none_of_its_recompiles():
+    at, told = ("train.py", 9, "Net.forward"), Tables()
+    told.compiles += [again("self.rate == 0.1", at, number, during=number > 1) for number in (1, 2)]
+    assert [row.compile for row in again_of(told)] == ["Net.forward/2"]
 
 
 class Adapter(torch.nn.Module):
