@@ -92,7 +92,7 @@ def table(ranks: labkit.Ranks, rounds: int, calls: int) -> labkit.Report:
         ranks.label,
         {"parts": parts},
         [],
-        provenance(rounds=rounds, calls=calls, world_size=ranks.world_size, threads=ranks.threads),
+        provenance(rounds=rounds, calls=calls, world_size=ranks.world_size, threads=1),
     )
 
 

@@ -15,6 +15,7 @@ import argparse
 import statistics
 import sys
 import time
+from dataclasses import replace
 
 import labkit
 from labkit.report import provenance
@@ -81,7 +82,7 @@ def table(widths: list[int], rounds: int, calls: int) -> labkit.Report:
         times = Times({"no record": found["without"], **{n: found[n] for n in ("operators", "regions")}})
         ms = times.median * 1e3
         for name in ("operators", "regions"):
-            verdict = times.compare(name, "no record", case={"width": width})
+            verdict = replace(times.compare(name, "no record"), case={"width": width})
             verdicts.append(verdict)
             adds = ((ratio - 1) * 100 for ratio in (verdict.ratio, verdict.low, verdict.high))
             around = statistics.median(found["open and close"]) * 1e3

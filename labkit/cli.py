@@ -16,14 +16,7 @@ DOORS = ("labkit.lessons.door", "ledger.door")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: by default those of the process.
-
-    Returns:
-        The exit status; 2, with one sentence of explanation, for a request that cannot be met.
-    """
+    """Run the command line, and return its exit status."""
     return terminal.run("labkit", _parser, arguments)
 
 
@@ -33,31 +26,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(act: Callable[[argparse.Namespace], int], name: str, what: str, **more: Any) -> Any:
-        made = commands.add_parser(name, help=what, **more)
+    def command(act: Callable[[argparse.Namespace], int], name: str, what: str) -> Any:
+        made = commands.add_parser(name, help=what)
         made.set_defaults(act=act)
         return made
 
-    def flags(command: argparse.ArgumentParser, **said: str) -> None:
-        for name, what in said.items():
-            command.add_argument(f"--{name}", action="store_true", help=what)
-
-    doctor = command(_doctor, "doctor", "what this machine has, and what ranks would run on")
-    flags(doctor, features="what needs private names of torch, and which versions have them")
+    command(_doctor, "doctor", "what this machine has, and what ranks would run on")
     for name in DOORS:
         if importlib.util.find_spec(name.rpartition(".")[0]):
             importlib.import_module(name).add(commands)
     score = command(_score, "score", "your predictions in the lessons, beside what was measured")
-    flags(score, json="print JSON")
+    score.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _doctor(given: argparse.Namespace) -> int:
     from labkit import doctor
 
-    if given.features:
-        print(doctor.features())
-        return 0
     for key, value in doctor.examine():
         print(f"{key:<10} {value or '-'}")
     return 0

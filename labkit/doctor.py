@@ -9,14 +9,11 @@ from oddrank.torch_names.wanted import PrivateName
 
 from labkit import hardware, torch_compat
 
-__all__ = ["examine", "features"]
+__all__ = ["examine"]
 
 
 def examine() -> list[tuple[str, str]]:
-    """Describe this machine.
-
-    Returns:
-        Pairs of a keyword and its text.
+    """Describe this machine in pairs of a keyword and its text.
 
     Raises:
         UnsupportedTorch: the installed torch is outside of the supported range.
@@ -39,43 +36,15 @@ def examine() -> list[tuple[str, str]]:
     rest = f"; this torch lacks {', '.join(lacks)}: what needs one of them says so" if lacks else ""
     found = f"{len(known) - len(lacks)} of {len(known)}"
     rows.append(("private", f"{found} private names of torch that labkit uses are there{rest}"))
-    for (function, does, versions, _), names in _by_function(lacking).items():
-        what = f"{function} (torch {versions}): no {', '.join(map(str, names))}"
-        rows.append(("lacking", f"{what}; lost: {does}"))
+    for name in dict.fromkeys(lacking):
+        versions = torch_compat.span(name.since, name.until)
+        rows.append(("lacking", f"{name.function} (torch {versions}): no {name}; lost: {name.does}"))
     return rows
 
 
 def _names() -> list[PrivateName]:
     """The private names of torch that labkit and oddrank ask for."""
     return wanted.private_names(Path(torch_compat.__file__).parent, wanted.HERE)
-
-
-def _by_function(names: list[PrivateName]) -> dict[tuple[str, str, str, bool], list[PrivateName]]:
-    """Names by function, what that does, the versions that have them, and whether it works without."""
-    found: dict[tuple[str, str, str, bool], list[PrivateName]] = {}
-    for name in dict.fromkeys(names):
-        versions = torch_compat.span(name.since, name.until)
-        found.setdefault((name.function, name.does, versions, name.optional), []).append(name)
-    return found
-
-
-def features() -> str:
-    """List the functions of `labkit.torch_compat` that need private names of torch, in a table.
-
-    Returns:
-        The table: function, versions of torch that have its names, names found here, and what it does; below it where
-        the versions come from.
-
-    >>> print(features().splitlines()[1][:60])
-    aot_backend             2.11 to 2.15  3 of 3            Make
-    """
-    rows = [("function", "torch", "names there", "what it does")]
-    for (function, does, versions, optional), names in _by_function(_names()).items():
-        count = f"{sum(name.there for name in names)} of {len(names)}"
-        rows.append((function, versions, f"{count}, optional" if optional else count, does))
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)][:3]
-    table = ["  ".join([*map(str.ljust, row[:3], wide), row[3]]) for row in rows]
-    return "\n".join([*table, "", f"Versions: {torch_compat.READ}"])
 
 
 def _tested(version: str) -> str:

@@ -35,12 +35,6 @@ def home() -> Path:
 def ours(path: str) -> Path:
     """The path of a file or folder that comes with labkit, in the checkout or in the installed package.
 
-    Args:
-        path: relative to the checkout; it need not exist.
-
-    Returns:
-        The absolute path.
-
     >>> ours("data/facts.toml").name, ours("notebooks").is_dir()
     ('facts.toml', True)
     """
@@ -70,9 +64,6 @@ def notebooks() -> list[Path]:
 
 def number(lesson: str | Path) -> str:
     """The number of a lesson, two digits and perhaps a letter.
-
-    Args:
-        lesson: the notebook's path or name.
 
     >>> number("04_graph_break_cliff"), number(Path("notebooks/10b_dtensor_compiled.ipynb"))
     ('04', '10b')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from oddrank.machine import VISIBLE, cores, describe, gpus, name, no_gpu, slug, torch_version
@@ -19,7 +18,6 @@ __all__ = [
     "share_a_gpu",
     "slug",
     "torch_version",
-    "visible",
 ]
 
 BACKENDS = ("nccl", "gloo", "shm", "fake")
@@ -35,11 +33,6 @@ class Choice:
     why: str
 
 
-def visible() -> dict[str, str | None]:
-    """The environment that makes a new process see this process's GPUs where an older one starts it; None: unset."""
-    return {VISIBLE: os.environ.get(VISIBLE)}
-
-
 def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choice:
     """Pick device and backend: NCCL with a GPU for each rank, gloo on shared GPUs, gloo on the CPU otherwise.
 
@@ -50,9 +43,6 @@ def choose(world_size: int, device: str = "auto", backend: str = "auto") -> Choi
         world_size: number of ranks.
         device: 'auto', 'cpu' or 'cuda'.
         backend: 'auto' or one of BACKENDS.
-
-    Returns:
-        The choice.
 
     Raises:
         ValueError: this machine cannot carry that.

@@ -36,13 +36,7 @@ assert torch.isfinite(x.grad).all()
 
 
 def patience(seconds: float) -> float:
-    """Scale a limit with what the fixed compile took on this machine, and with the processes that want its cores now.
-
-    Args:
-        seconds: The limit on a quiet machine of the usual speed.
-
-    Returns:
-        Seconds, never fewer; whole tenths.
+    """Scale a limit up by what the fixed compile took here, and by the processes that want the cores now, in seconds.
 
     >>> patience(60) >= 60
     True
@@ -62,10 +56,7 @@ def _kept_s() -> float:
 
 
 def measure() -> float:
-    """Compile the fixed function in a new process with empty caches.
-
-    Returns:
-        The processor seconds of the process and of the compilers that it started.
+    """Compile the fixed function in a new process with empty caches, and return the processor seconds that it took.
 
     Raises:
         RuntimeError: It does not compile here; the message has the error.

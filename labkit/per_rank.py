@@ -60,9 +60,6 @@ class PerRank(Mapping[int, T], Generic[T]):
     def same(self) -> T:
         """Check that all ranks agree. Tensors and arrays agree when shape, dtype and every element do.
 
-        Returns:
-            The one value.
-
         Raises:
             ValueError: a rank differs from the lowest one; the message names both values.
 

@@ -19,9 +19,6 @@ TOPICS = {
 def lesson(topic: str) -> str:
     """The name of a topic's notebook, without its ending.
 
-    Args:
-        topic: one of `TOPICS`.
-
     Raises:
         ValueError: there is no such topic, or its notebook is not here.
 

@@ -213,11 +213,6 @@ class Page:
         if whole:
             self.driver.set_window_size(size["width"], size["height"])
 
-    def chosen(self, selector: str) -> str:
-        """What a drop-down list shows."""
-        options = self.find(selector).find_elements("css selector", "option")
-        return "".join(option.text for option in options if option.is_selected())
-
     def idle(self) -> None:
         """Wait until the kernel is up and has nothing to do."""
         bar = "#jp-main-statusbar"
@@ -237,12 +232,6 @@ class Page:
     def button(self, name: str) -> None:
         """A button of the notebook's toolbar: run, interrupt, restart."""
         self.click(f".jp-NotebookPanel:not(.lm-mod-hidden) [data-jp-item-name={name}] jp-button")
-
-    def choose(self, selector: str, option: str) -> None:
-        """An option of a drop-down list."""
-        from selenium.webdriver.support.select import Select
-
-        Select(self.find(selector)).select_by_visible_text(option)
 
     def start(self, cell: int) -> None:
         """Select a code cell and press the run button."""

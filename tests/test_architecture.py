@@ -118,6 +118,7 @@ OF_OBJECTS |= {
     "_use_python_reducer",
     "_lazy_init_ran",
     "_comm_hooks",
+    "_compiled_call_impl",
 }
 NOT_LITERAL = {"functional_op", "patched"}  # operators of a namespace, settings of a compiler
 

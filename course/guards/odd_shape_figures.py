@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from course.shared.timelines import ENDS, NOTES, timelines
+from labkit.study import pictures
 from labkit.views.style import Figure
-from labkit.views.widget import InteractiveFigure
 
 __all__ = ["Attempts", "lanes"]
 
@@ -45,8 +45,8 @@ def lanes(runs: Mapping[str, Any], sleep_s: float, label: str) -> Figure:
     return timelines(*tables, label=label, title=_title(runs), on_purpose=on_purpose)
 
 
-class Attempts(InteractiveFigure):
-    """The runs of the odd shape, one at a time; every stop of the slider was run.
+class Attempts:
+    """The runs of the odd shape, one at a time; every stop of the slider was run. A saved notebook has all of them.
 
     Args:
         runs, sleep_s, label: as for `lanes`.
@@ -54,14 +54,30 @@ class Attempts(InteractiveFigure):
 
     def __init__(self, runs: Mapping[str, Any], sleep_s: float, label: str) -> None:
         self.runs, self.sleep_s, self.label = runs, sleep_s, label
-        super().__init__(lanes(runs, sleep_s, label))
+        self.figure = lanes(runs, sleep_s, label)
 
-    def _build(self, widgets: Any) -> Any:
-        slider = widgets.SelectionSlider(options=list(self.runs), description="run", continuous_update=False)
+    def widget(self) -> Any:
+        """The slider above the picture of its run."""
+        import ipywidgets
 
-        return self.picture_with_controls(
-            widgets, {"run": slider}, lambda run: lanes({run: self.runs[run]}, self.sleep_s, self.label)
+        slider = ipywidgets.SelectionSlider(
+            options=list(self.runs), description="run", continuous_update=False
         )
+        picture = ipywidgets.HTML()
+
+        def draw(_: Any = None) -> None:
+            run = slider.value
+            picture.value = pictures.as_html(lanes({run: self.runs[run]}, self.sleep_s, self.label))
+
+        slider.observe(draw, "value")
+        draw()
+        return pictures.live(ipywidgets, [slider, picture])
+
+    def _ipython_display_(self) -> None:
+        pictures.show(self.widget(), pictures.as_html(self.figure), repr(self))
+
+    def __repr__(self) -> str:
+        return repr(self.figure)
 
 
 def _title(runs: Mapping[str, Any]) -> str:

@@ -72,7 +72,9 @@ def progress(report: Any, title: str | None = None) -> Figure:
         broken.annotate(f"{row['breaks']:g}", (row["breaks"], y), (4, 0), textcoords="offset points", va="center",
                         fontsize=8.5)  # fmt: skip
         said = row["fails"] or "none"
-        style.note_beside(broken, y, "\n".join(style.wrap(said, NOTE - 0.4, style.SMALL + 0.3)), right=14)
+        note, size = "\n".join(style.wrap(said, NOTE - 0.4, style.SMALL + 0.3)), style.SMALL + 0.3
+        where = {"xycoords": broken.get_yaxis_transform(), "xytext": (14, 0), "textcoords": "offset points"}
+        broken.annotate(note, (1, y), va="center", fontsize=size, annotation_clip=False, **where)
         sheet.say(f"{row['stage']}: {row['breaks']:g} breaks a frame, checks that fail: {said}")
     if not ratios.empty:
         speed.axvline(1, color=EAGER, linewidth=0.9, linestyle=":")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.views import style
-from labkit.views.style import KINDS, Figure, Sheet, panel_heading, patch, styled
+from labkit.views.style import KINDS, Figure, Sheet, patch, styled
 from labkit.views.tables import need
 
 __all__ = ["ENDS", "NOTES", "timelines"]
@@ -53,7 +53,10 @@ def timelines(
     limit = max(ends["at"].max(), 0.1) * 1.02
     wide = sheet.width - LEFT - 0.35 - max(style.text_width(said, style.SMALL) for said in ends["said"])
     for drill, rows in ends.groupby("drill", sort=False):
-        panel_heading(sheet, str(drill))
+        if drill:
+            sheet.top += 0.05
+            sheet.text(str(drill), fontweight="bold", fontsize=10.5)
+            sheet.top += 0.03
         bars = {
             rank: _placed(notes[(notes["drill"] == drill) & (notes["rank"] == rank)], at, limit, limit / wide)
             for rank, at in zip(rows["rank"], rows["at"], strict=True)

@@ -120,16 +120,15 @@ def _json(every: list[Any]) -> str:
 def _values(lessons: list[Path], typed: dict[str, str]) -> dict[str, dict[str, Any]]:
     """The values of each lesson's parameters; with several lessons a parameter need not belong to each."""
     known = {path.stem: parameters(path) for path in lessons}
-    for name in typed if len(lessons) > 1 else ():
+    several = len(lessons) > 1
+    for name in typed if several else ():
         if not any(name in of for of in known.values()):
             raise ValueError(f"no lesson has a parameter {name!r}: `labkit list` shows them")
-    several = len(lessons) > 1
-    return {
-        lesson: chosen(
-            of, {n: t for n, t in typed.items() if n in of or not several}, f"lesson {files.number(lesson)}"
-        )
-        for lesson, of in known.items()
-    }
+    found = {}
+    for lesson, of in known.items():
+        mine = {name: text for name, text in typed.items() if name in of or not several}
+        found[lesson] = chosen(of, mine, f"lesson {files.number(lesson)}")
+    return found
 
 
 def _every() -> list[Path]:

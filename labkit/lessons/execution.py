@@ -29,19 +29,12 @@ SAID_LINES = 30  # of the text of an error
 
 @dataclass
 class Done:
-    """What came of a lesson.
-
-    Attributes:
-        lesson: the name of the notebook without its ending.
-        parameters: the values that were given.
-        reports: what its cells showed, in order.
-        failed: '' or which cell failed, and why.
-    """
+    """What came of a lesson: its notebook's name, the values given, the reports that its cells showed."""
 
     lesson: str
     parameters: dict[str, Any]
     reports: list[Report] = field(default_factory=list)
-    failed: str = ""
+    failed: str = ""  # which cell failed, and why
 
 
 @contextlib.contextmanager
@@ -73,9 +66,6 @@ def execute(
         folder: where the executed notebook goes, and each report as soon as a cell has shown it; None for nowhere.
         say: called with pieces of a line of progress.
         shown: called with each report as soon as a cell has shown it.
-
-    Returns:
-        The reports, and which cell failed.
 
     Raises:
         ValueError: papermill is not installed.

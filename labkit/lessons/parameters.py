@@ -2,7 +2,7 @@
 
 A line of that cell is `NAME = value  # meaning; rule`. The value is a number, a text, True or False, or a list of one
 of these. The rule is `LOW to HIGH` for numbers or `of WORD, WORD` for texts, and may be left out. A long line
-may end in `# fmt: skip`.
+may end in `# fmt: skip`. papermill reads no rules.
 """
 
 from __future__ import annotations
@@ -27,15 +27,7 @@ _RANGE = re.compile(r"(?P<low>\S+) to (?P<high>\S+)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a lesson.
-
-    Attributes:
-        name: in the cells, and on the command line.
-        default: its value in the notebook.
-        meaning: what it is, with its unit.
-        least, most: bounds of a number, or of each number of a list, both allowed; None for no bounds.
-        words: the texts that are allowed; empty for any.
-    """
+    """One parameter: its default, what it means with its unit, the bounds of its numbers or the words that it takes."""
 
     name: str
     default: Any
@@ -48,8 +40,6 @@ class Parameter:
     def rule(self) -> str:
         """What a value has to be, in words.
 
-        >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).rule
-        'a whole number from 1 to 1000'
         >>> Parameter("LINKS", ["gloo"], "more links", words=("gloo", "shm")).rule
         'one or more of gloo, shm, with commas in between'
         """
@@ -63,19 +53,11 @@ class Parameter:
         return rule + ", or several with commas in between" * many
 
     def read(self, text: str) -> Any:
-        """Convert a text of the command line.
-
-        Args:
-            text: as typed; several values of a list have commas in between.
-
-        Returns:
-            The value, of the default's type.
+        """Convert what was typed to the default's type.
 
         Raises:
-            ValueError: the text breaks the rule; the message names both.
+            ValueError: it breaks the rule; the message names both.
 
-        >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).read("8")
-        8
         >>> Parameter("SIZES", [4, 8], "bytes", 1, 64).read("16,32")
         [16, 32]
         >>> Parameter("BLOCKS", 40, "transformer blocks", 1, 1000).read("0")
@@ -101,13 +83,7 @@ class Parameter:
 
 
 def parameters(path: Path) -> dict[str, Parameter]:
-    """The parameters of a notebook.
-
-    Args:
-        path: of the notebook.
-
-    Returns:
-        Parameters by name, in the order of the cell; empty where no cell has the tag.
+    """The parameters of a notebook by name, in the order of the cell; empty where no cell has the tag.
 
     Raises:
         ValueError: a line of the cell is not in form, or a default breaks its own rule; the message names the line.
@@ -124,22 +100,10 @@ def parameters(path: Path) -> dict[str, Parameter]:
 
 
 def chosen(known: Mapping[str, Parameter], given: Mapping[str, str], of: str) -> dict[str, Any]:
-    """Values for parameters, from what was typed.
-
-    Args:
-        known: the parameters that there are, by name.
-        given: text by name.
-        of: what the parameters belong to, for the message.
-
-    Returns:
-        Values by name.
+    """The values of the parameters that were typed; `of` names in an error what they belong to.
 
     Raises:
         ValueError: a name is unknown, or a value breaks its rule.
-
-    >>> chosen({"BLOCKS": Parameter("BLOCKS", 40, "transformer blocks", 1, 1000)}, {"BLOKS": "8"}, "lesson 04")
-    Traceback (most recent call last):
-    ValueError: lesson 04 has no parameter 'BLOKS': it has BLOCKS
     """
     for name in given:
         if name not in known:
@@ -148,7 +112,6 @@ def chosen(known: Mapping[str, Parameter], given: Mapping[str, str], of: str) ->
 
 
 def _parse(line: str, lesson: str) -> Parameter:
-    """One line of the cell."""
     wrong = f"the parameters of lesson {lesson}: {line!r}"
     form = _LINE.fullmatch(line.rstrip().removesuffix("# fmt: skip").rstrip())
     if not form:
@@ -156,7 +119,7 @@ def _parse(line: str, lesson: str) -> Parameter:
     try:
         value = ast.literal_eval(form["value"])
     except (ValueError, SyntaxError):
-        raise ValueError(f"{wrong}: the value is not a number, a text or a list of these") from None
+        value = None
     each = value if isinstance(value, list) else [value]
     if not each or any(type(one) not in KINDS or type(one) is not type(each[0]) for one in each):
         raise ValueError(f"{wrong}: the value is not a number, a text, a bool, or a list of one of these")

@@ -23,11 +23,7 @@ def program(topic: str) -> Any:
     The notebook is the one place where this code stands. Tracebacks and break tables name its cells, such as
     `04_graph_break_cliff [3]:12 (RMSNorm.forward)`: the third code cell, its line 12.
 
-    Args:
-        topic: the name of a topic, such as 'cliff'.
-
-    Returns:
-        The module. It is imported once in a process, and its functions and classes travel to ranks by name.
+    It is imported once in a process, and its functions and classes travel to ranks by name.
 
     Raises:
         ValueError: there is no such topic, its lesson has no program, or a cell of the program cannot be run.
@@ -46,15 +42,9 @@ def program(topic: str) -> Any:
 
 
 def cells(lesson: str, tag: str = TAG) -> dict[str, str]:
-    """The cells of a lesson that have a tag.
+    """The sources of the cells of a lesson that have a tag, by their label.
 
-    Args:
-        lesson: the name of the notebook without its ending, such as '04_graph_break_cliff'.
-        tag: the tag, by default that of the lesson's program.
-
-    Returns:
-        The source of each cell by its label. The number in the label counts the code cells from the top, so it is the
-        number that `In [3]` shows after a run from top to bottom.
+    The number in the label counts the code cells from the top, as `In [3]` does after a run from top to bottom.
 
     Raises:
         ValueError: the notebook is not there, is no notebook, or has no cell with this tag.
@@ -66,13 +56,10 @@ def cells(lesson: str, tag: str = TAG) -> dict[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = [cell for cell in found if cell["cell_type"] == "code"]
-    except FileNotFoundError:
-        raise ValueError(f"the program of lesson {lesson} cannot be read: {path.name} is missing") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(
-            f"the program of lesson {lesson} cannot be read: {path.name} is no notebook: {why}"
-        ) from None
+        missing = isinstance(error, FileNotFoundError)
+        why = "is missing" if missing else f"is no notebook: {type(error).__name__}: {error}"
+        raise ValueError(f"the program of lesson {lesson} cannot be read: {path.name} {why}") from None
     tagged = {
         f"{lesson} [{number}]": "".join(cell["source"])
         for number, cell in enumerate(code, 1)
@@ -97,10 +84,6 @@ def execute(sources: Mapping[str, str], namespace: dict[str, Any]) -> None:
 
     Each cell is compiled under its label as file name, and its lines are put where tracebacks and Dynamo look for them.
     The names that the cells define, without what they import, are left in `__program__`.
-
-    Args:
-        sources: the source of each cell by its label.
-        namespace: where the names go.
 
     Raises:
         ValueError: a cell does not parse, or fails when it is run. The message names the cell.

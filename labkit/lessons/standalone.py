@@ -14,11 +14,7 @@ MAIN = "main"
 def script(lesson: str) -> str:
     """Write a lesson's program as a script that torchrun can run.
 
-    Args:
-        lesson: the name of the notebook without its ending, such as '04_graph_break_cliff'.
-
-    Returns:
-        The text: imports first, then the cells that are tagged `program`, then the one that is tagged `main`.
+    Imports come first, then the cells that are tagged `program`, then the one that is tagged `main`.
 
     Raises:
         ValueError: the lesson has no program, no main, or a cell that imports more than torch and Python's own.

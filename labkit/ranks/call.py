@@ -14,10 +14,10 @@ from typing import Any
 
 from oddrank.live.failure import Outcome, RankError, paragraphs
 
+from labkit.per_rank import PerRank
 from labkit.ranks import cells, wire
 from labkit.ranks.pool import Member, Pool
 from labkit.ranks.progress import Progress
-from labkit.report import PerRank
 
 GRACE_S = 0.5  # after the first failure, how long the other ranks have to report their own
 QUIET_S = 2.0  # no rank is asked anything in a call shorter than this
@@ -34,7 +34,7 @@ class Call:
         members: The ranks that take part.
         number: The call's number, which their answers repeat.
         limit: Seconds that it may take; None for no limit.
-        patience: Seconds that it may stall; None for no limit.
+        stall: Seconds that it may stall; None for no limit.
         progress: Shows how a long call stands.
         stop: Set by another thread to end the call, as an interrupt would.
     """
@@ -43,7 +43,7 @@ class Call:
     members: Sequence[Member]
     number: int
     limit: float | None
-    patience: float | None
+    stall: float | None
     progress: Progress
     stop: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.perf_counter)
@@ -72,7 +72,7 @@ class Call:
     def watch(self) -> str:
         """Wait until the call is 'done', has 'failed', or ran into its limits: 'timeout' or 'stalled'.
 
-        It has stalled when, for `patience` seconds, every rank that has not finished stood in the same collective or
+        It has stalled when, for `stall` seconds, every rank that has not finished stood in the same collective or
         store wait, or slept in native code that lets no other thread run Python.
 
         Raises:
@@ -111,9 +111,9 @@ class Call:
 
     def _watch(self) -> str:
         limit = math.inf if self.limit is None else self.limit
-        patience = math.inf if self.patience is None else self.patience
-        looks = self.progress.wanted or self.patience is not None
-        look = min(QUIET_S, patience / 4) if looks else math.inf
+        stall = math.inf if self.stall is None else self.stall
+        looks = self.progress.wanted or self.stall is not None
+        look = min(QUIET_S, stall / 4) if looks else math.inf
         seen, since = None, 0.0
         while True:
             until = min(limit, look)
@@ -123,7 +123,7 @@ class Call:
                 return "timeout"
             if asked < look:
                 continue
-            look = asked + min(EVERY_S, patience / 4)
+            look = asked + min(EVERY_S, stall / 4)
             unfinished = [m for m in self.members if not m.outcome]
             self.pool.ask("look", unfinished)
             self.progress.show(self.members, asked)
@@ -133,7 +133,7 @@ class Call:
                 seen = None
             elif activities != seen:
                 seen, since = activities, asked
-            elif asked - since >= patience:
+            elif asked - since >= stall:
                 return "stalled"
 
     def outcomes(self, how: str) -> list[Outcome]:

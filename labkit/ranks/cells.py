@@ -62,27 +62,10 @@ def label_of(filename: str) -> str:
 
 
 def learn(sources: dict[str, tuple[str, str]]) -> None:
-    """Put cell sources where tracebacks, inspect and Dynamo's break reports look for them; called in a rank.
-
-    Args:
-        sources: What `known_sources` has returned in the kernel.
-    """
+    """Put cell sources where tracebacks, inspect and Dynamo's break reports look for them; called in a rank."""
     for filename, (label, text) in sources.items():
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         places.register(filename, label)
-
-
-class Shown:
-    """The text, and the HTML if any, of a value that could not travel."""
-
-    def __init__(self, text: str, html: str | None = None):
-        self.text, self.html = text, html
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str | None:
-        return self.html
 
 
 def run(source: str, filename: str, first_line: int) -> Any:
@@ -96,27 +79,10 @@ def run(source: str, filename: str, first_line: int) -> Any:
     Returns:
         The value of its last expression; None for a statement, or after a semicolon, as in any cell.
     """
-    learn({filename: (filename, "\n" * (first_line - 1) + source)})
-    tree = ast.parse("\n" * (first_line - 1) + source, filename)
-    value = None
-    last = tree.body[-1] if tree.body else None
-    if isinstance(last, ast.Expr):
-        tree.body.pop()
-        exec(compile(tree, filename, "exec"), namespace)
-        value = eval(compile(ast.Expression(last.value), filename, "eval"), namespace)
-        if source.rstrip().endswith(";"):
-            value = None
-    else:
-        exec(compile(tree, filename, "exec"), namespace)
-    return _travelling(value)
-
-
-def _travelling(value: Any) -> Any:
-    from labkit.ranks import wire
-
-    try:
-        wire.pack(value)
-        return value
-    except Exception:
-        render = getattr(value, "_repr_html_", None)
-        return Shown(repr(value), render() if callable(render) else None)
+    whole = "\n" * (first_line - 1) + source
+    learn({filename: (filename, whole)})
+    tree = ast.parse(whole, filename)
+    shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";")
+    last: Any = tree.body.pop() if shown else None
+    exec(compile(tree, filename, "exec"), namespace)
+    return eval(compile(ast.Expression(last.value), filename, "eval"), namespace) if last else None

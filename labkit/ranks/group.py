@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oddrank.live.failure import explain
@@ -17,15 +15,15 @@ from oddrank.run_label import run_label
 
 from labkit import hardware
 from labkit.pace import patience
+from labkit.per_rank import PerRank
 from labkit.ranks import environment, spawn
 from labkit.ranks.call import Call
-from labkit.ranks.environment import complete, merged
+from labkit.ranks.environment import complete
+from labkit.ranks.interrupts import no_interrupt, stoppable
 from labkit.ranks.pool import Member, Pool
 from labkit.ranks.process import StartError
 from labkit.ranks.progress import Progress
-from labkit.ranks.signals import no_interrupt
 from labkit.ranks.transfer import pack_call
-from labkit.report import PerRank
 from labkit.torch_compat import check_version
 
 ZYGOTE_IMPORTS = "the import of torch, Dynamo and Inductor, once for all ranks of this kernel"
@@ -33,8 +31,6 @@ TIMEOUT_S = 300.0  # of a call, on a quiet machine
 AGAIN_S = 0.5  # a second press of stop within this time means the same call
 
 _current: weakref.ref[Ranks] | None = None
-_guard = threading.Lock()
-_stops: dict[int, threading.Event] = {}  # of the call that a thread is in, by the thread
 
 
 def _positive(name: str, value: Any, none: bool = False) -> float | None:
@@ -66,7 +62,6 @@ class Ranks:
         verify: Compare every collective between the ranks before it runs (name, shapes, dtypes, reduction, root,
             source lines). Ranks that diverge then raise instead of computing something wrong. It works on gloo and
             shm.
-        threads: Intra-op threads of each rank.
         env: Environment variables of the ranks, on top of `os.environ`; None as a value means not set. For a variable
             that torch reads as it is imported, such as TORCH_LOGS, torch is imported once more, which takes seconds;
             the next ranks with the same variables start fast.
@@ -94,7 +89,6 @@ class Ranks:
         stall: float | None = 30.0,
         collective_timeout: float = 120.0,
         verify: bool = False,
-        threads: int = 1,
         env: Mapping[str, str | None] | None = None,
         live: bool = True,
         quiet: bool = False,
@@ -111,7 +105,6 @@ class Ranks:
             _positive("timeout", timeout, none=True)
         _positive("stall", stall, none=True)
         _positive("collective_timeout", collective_timeout)
-        _positive("threads", threads)
         if not isinstance(verify, bool):
             raise ValueError(f"verify must be True or False, got {verify!r}")
         if verify and choice.backend not in ("gloo", "shm"):
@@ -121,11 +114,11 @@ class Ranks:
         gpus = min(world_size, len(hardware.gpus())) if self.device != "cpu" else 0
         self.label = run_label(self.backend, self.device, world_size, gpus)
         self.timeout, self.collective_timeout = timeout, collective_timeout
-        self.threads, self.stall, self.verify = threads, stall, verify
+        self.stall, self.verify = stall, verify
         self._progress = Progress(f"{world_size} rank{'s' * (world_size != 1)} · {self.label}", bool(live))
-        # none on the CPU, where compiling would use one; a rank's successor has the same
-        self._sees = {hardware.VISIBLE: ""} if self.device == "cpu" else hardware.visible()
-        self._environ = dict(os.environ)
+        self._environ = dict(os.environ)  # a rank's successor has the same
+        if self.device == "cpu":  # where compiling would use a GPU that it sees
+            self._environ[hardware.VISIBLE] = ""
         self.calls = self.restarts = 0
         self._busy = threading.Lock()
         self._stop: threading.Event | None = None  # of the call that runs
@@ -138,9 +131,8 @@ class Ranks:
 
     def describe(self) -> str:
         """Return one line: how many ranks, on what, and why that was chosen."""
-        where = {"cpu": "cpu"}.get(self.device, ", ".join(sorted(set(hardware.gpus()))))
-        ranks = f"{self.world_size} rank{'s' * (self.world_size != 1)}"
-        return f"{ranks} · {self.backend} · {where} ({self.why})"
+        where = "cpu" if self.device == "cpu" else ", ".join(sorted(set(hardware.gpus())))
+        return f"{self.world_size} rank{'s' * (self.world_size != 1)} · {self.backend} · {where} ({self.why})"
 
     def __repr__(self) -> str:
         pids = ", ".join(str(m.process.pid) for m in self._pool.members)
@@ -247,13 +239,13 @@ class Ranks:
             "backend": self.backend,
             "device": self.device,
             "label": self.label,
-            "threads": self.threads,
             "collective_timeout": self.collective_timeout,
             "verify": self.verify,
             "path": list(sys.path),
             "cwd": os.getcwd(),
         }
-        wanted = complete(merged(self._environ, self._sees, self.env))
+        whole = {**self._environ, **self.env}
+        wanted = complete({name: value for name, value in whole.items() if value is not None})
         with self._progress.of_start(ZYGOTE_IMPORTS) as waiting:
             zygote = spawn.shared(wanted, waiting)
             zygote.wait_ready(waiting)
@@ -298,7 +290,7 @@ class Ranks:
         limit = patience(TIMEOUT_S) if timeout == "auto" else _positive("timeout", timeout, none=True)
         longest = self.stall if stall == "default" else _positive("stall", stall, none=True)
         members = self._chosen(ranks)
-        with _stoppable() as stop:
+        with stoppable() as stop:
             self._begin()
             self._stop = stop
             try:
@@ -355,45 +347,3 @@ def current() -> Ranks | None:
     """Return the ranks that were started last and are still up, if any."""
     ranks = _current() if _current is not None else None
     return None if ranks is None or ranks._closed else ranks
-
-
-def interrupt_thread(thread: threading.Thread) -> None:
-    """Raise KeyboardInterrupt in a thread, as the stop button does in the main one.
-
-    A call on ranks ends as by `Ranks.interrupt`. Other code ends at its next line of Python: what waits in C, such as
-    `time.sleep`, ends its wait first.
-
-    Args:
-        thread: The thread; nothing happens if it has ended.
-    """
-    with _guard:  # while it is held, no thread enters a call: no exception falls into the middle of one
-        if (stop := _stops.get(thread.ident or 0)) is not None:
-            stop.set()
-        elif thread.is_alive():
-            _raise_in(thread.ident, KeyboardInterrupt)
-
-
-def forget_interrupt() -> None:
-    """Take back an exception that `interrupt_thread` has meant for this thread, and that was not raised yet."""
-    with _guard:
-        _raise_in(threading.get_ident(), None)
-
-
-def _raise_in(ident: int | None, error: type[BaseException] | None) -> None:
-    what = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident or 0), what)
-
-
-@contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """A block that an event interrupts in this thread; a stop that came too late for the block comes after it."""
-    stop, me = threading.Event(), threading.get_ident()
-    with _guard:
-        _stops[me] = stop
-    try:
-        yield stop
-    finally:
-        with _guard:
-            _stops.pop(me, None)
-    if stop.is_set():
-        raise KeyboardInterrupt

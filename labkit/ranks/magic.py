@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from types import FrameType
 from typing import Any
 
+from labkit.per_rank import PerRank
 from labkit.ranks import cells, group, spawn
-from labkit.report import PerRank
 
 _USAGE = (
     "%%ranks [RANKS] [--timeout SECONDS] [--stall SECONDS], where RANKS is like 1 or 0,2; no RANKS means all"
 )
-
-LIMITS = ("timeout", "stall")
 
 
 def load(shell: Any) -> None:
@@ -56,40 +53,37 @@ def ranks_cell(line: str, cell: str) -> PerRank | None:
         ValueError: For an unknown option.
         RankError: As `Ranks.run`.
     """
-    chosen, limits = parse(line)
+    options = parse(line)
     ranks = group.current() or _start_default()
     filename, first_line = _place()
-    found = ranks._call(("cell", cell, filename, first_line), chosen, **limits)
+    found = ranks._call(("cell", cell, filename, first_line), **options)
     return None if all(value is None for value in found.values()) else found
 
 
-def parse(line: str) -> tuple[list[int] | None, dict[str, float]]:
-    """Parse the options of a `%%ranks` line.
-
-    Returns:
-        The ranks, None for all, and the limits that it sets, in seconds.
+def parse(line: str) -> dict[str, Any]:
+    """Parse the options of a `%%ranks` line into what the call is given.
 
     Raises:
         ValueError: For an unknown option.
 
     >>> parse("1 --timeout 5")
-    ([1], {'timeout': 5.0})
+    {'ranks': [1], 'timeout': 5.0}
     """
-    parser = argparse.ArgumentParser(prog="%%ranks", add_help=False, exit_on_error=False)
-    parser.add_argument("ranks", nargs="?")
-    for limit in LIMITS:
-        parser.add_argument(f"--{limit}", type=float)
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("ranks", nargs="?", type=_numbers, default=None)
+    parser.add_argument("--timeout", type=float)
+    parser.add_argument("--stall", type=float)
     try:
         options, unknown = parser.parse_known_args(shlex.split(line, comments=True))
     except (argparse.ArgumentError, ValueError) as error:
         raise ValueError(f"{error}; usage: {_USAGE}") from None
     if unknown:
         raise ValueError(f"%%ranks does not know {unknown[0]!r}; usage: {_USAGE}")
-    if options.ranks is not None and not re.fullmatch(r"\d+(,\d+)*", options.ranks):
-        raise ValueError(f"%%ranks does not know {options.ranks!r}; usage: {_USAGE}")
-    chosen = None if options.ranks is None else [int(part) for part in options.ranks.split(",")]
-    given = {limit: getattr(options, limit) for limit in LIMITS}
-    return chosen, {limit: seconds for limit, seconds in given.items() if seconds is not None}
+    return vars(options)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 _kept: list[group.Ranks] = []  # ranks started by the magic have no name in the notebook that keeps them alive

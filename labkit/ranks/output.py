@@ -85,11 +85,7 @@ class Printer:
 
 @contextlib.contextmanager
 def quiet_stderr(path: str = os.devnull) -> Iterator[None]:
-    """Redirect in a block what this process writes to stderr, C++ and Dynamo included: for failures made on purpose.
-
-    Args:
-        path: The file that it is appended to; without one it is dropped.
-    """
+    """In a block, append to a file, or drop, what this process writes to stderr, C++ and Dynamo included."""
     kept, other = os.dup(2), os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(other, 2)
     try:

@@ -15,9 +15,9 @@ from oddrank.live.failure import Outcome, RankError, crash_frames
 from oddrank.live.introspect import Activity, Snapshot
 
 from labkit.ranks import wire
+from labkit.ranks.interrupts import no_interrupt
 from labkit.ranks.output import Printer
 from labkit.ranks.process import STILL_S, Effort, Process, now
-from labkit.ranks.signals import no_interrupt
 from labkit.ranks.spawn import ANSWER_S, Spawner
 from labkit.ranks.wire import Packed
 
@@ -172,7 +172,7 @@ class Pool:
             listener.close()
         self.members = [Member(rank, process) for rank, process in enumerate(processes)]
         self._poller: select.poll | None = None
-        self._news = -1  # the starter's file that it polls
+        self._news = -1  # the file of the zygote's news that it polls
         spawner.users += 1
         # runs when the pool is dropped, too: ranks that nobody can reach any more must not stay
         self.end = weakref.finalize(self, _end, spawner, processes, os.getpid())
@@ -224,12 +224,7 @@ class Pool:
             self._poller = None
 
     def ask(self, question: str, members: Sequence[Member]) -> None:
-        """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time.
-
-        Args:
-            question: 'where' or 'look'.
-            members: The ranks to ask; those that have ended are left out.
-        """
+        """Ask ranks 'where' or 'look' and wait; `member.snapshot` or `.activity` has what each answered in time."""
         name = "snapshot" if question == "where" else "activity"
         members = [m for m in members if not m.dead]
         for member in members:
@@ -242,12 +237,7 @@ class Pool:
         self.spawner.signal([m.process.pid for m in members], signal.SIGINT)
 
     def pump(self, done: Callable[[], bool], limit: float | None) -> bool:
-        """Serve sockets, pipes and deaths until `done()`; False if `limit` seconds have passed first.
-
-        Args:
-            done: Says whether to return.
-            limit: Seconds to serve at most; None for no limit.
-        """
+        """Serve sockets, pipes and deaths until `done()`; False if `limit` seconds have passed first."""
         deadline = None if limit is None else now() + limit
         while not done():
             left = None if deadline is None else deadline - now()
@@ -264,10 +254,9 @@ class Pool:
         for fd, _ in self._poller.poll(None if wait is None else math.ceil(max(wait, 0) * 1000)):
             if self._handlers[fd]():
                 self._poller = None
-        if self._poller is None:
-            for member in self.members:
-                if member.dead and not member.noted:
-                    self._note_death(member)
+        for member in self.members:
+            if member.dead and not member.noted:
+                self._note_death(member)
 
     def _watched(self) -> tuple[select.poll, dict[int, Callable[[], Any]]]:
         """Return a poller of everything that something may happen on, and what to do then.

@@ -1,10 +1,9 @@
-"""A rank's process as the kernel holds it, and the base class of what starts such processes."""
+"""A rank's process as the kernel holds it: its files, how it ended, and whether processes that start get on."""
 
 from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,9 +78,6 @@ class Effort:
 
     A hung process wakes up now and then (gloo's loop computes 0.01 s in 5 s), so a fiftieth of a core is the least that
     counts. On a busy machine a starved process gets more than that, and one that waits for a slow disk reads.
-
-    Args:
-        pids: The processes.
     """
 
     def __init__(self, pids: Sequence[int]):
@@ -116,9 +112,6 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
 
     The rank's ends are closed here when the block ends; both ends are if it raises.
 
-    Args:
-        listener: The listening socket of the rendezvous store; None for ranks that do not serve it.
-
     Yields:
         The process, its pid still missing, and the files of the rank: out, err, calls, control, crash, listener.
     """
@@ -144,7 +137,4 @@ def plumbing(listener: socket.socket | None) -> Iterator[tuple[Process, list[int
 
 def crash_file() -> int:
     """Open an unnamed file, into which a rank writes its stack as a fatal signal ends it."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("labkit-crash")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+    return os.memfd_create("labkit-crash")

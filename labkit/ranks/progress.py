@@ -1,13 +1,12 @@
 """The progress of a long start or call, shown below the running cell: the time so far, and what each rank is doing.
 
-In a notebook it is one output that is updated, HTML with a plain-text version; on a terminal it is a line now and then.
-It needs no messages from the front end, so it works while the kernel is busy with the call.
+It is one output that is updated, HTML with a plain-text version. It needs no messages from the front end, so it works
+while the kernel is busy with the call.
 """
 
 from __future__ import annotations
 
 import html
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from labkit.ranks.pool import Member
 
 METADATA = {"labkit": "live"}  # by this, saved lessons leave the output out
 START_S = 1.0  # a start that takes longer says what it waits for
-FIRST_LINE_S = 10.0  # on a terminal; every further one after twice the time
 
 
 class Progress:
@@ -31,24 +29,16 @@ class Progress:
 
     def __init__(self, title: str, wanted: bool = True):
         self.title = title
-        self.wanted = wanted and (_in_kernel() or sys.stderr.isatty())
+        self.wanted = wanted and _in_kernel()
         self.cell: Any = None
         self.handle: Any = None
         self.shown = False
-        self.next_line = FIRST_LINE_S
         self.seconds = 0.0
         self.states: list[tuple[str, str]] = []
 
     @contextmanager
     def of_start(self, what: str) -> Iterator[Callable[[float], None]]:
-        """Show what a start waits for, from its second second on.
-
-        Args:
-            what: What it waits for.
-
-        Yields:
-            What is to be called, again and again, with the seconds so far.
-        """
+        """Yield what is called with the seconds so far: it shows what a start waits for, from the second second on."""
         how, last = "not started", 0.0
 
         def waiting(seconds: float) -> None:
@@ -64,36 +54,21 @@ class Progress:
             self.end(how, last)
 
     def show(self, members: Sequence[Member], seconds: float) -> None:
-        """Show what each rank is doing, `seconds` after the call began.
-
-        Args:
-            members: The ranks of the call.
-            seconds: How long it has taken so far.
-        """
+        """Show what each rank is doing, `seconds` after the call began."""
         self._show([(f"rank {m.rank}", m.state) for m in members], seconds)
 
     def _show(self, states: list[tuple[str, str]], seconds: float, how: str = "running") -> None:
         if not self.wanted or threading.current_thread() is not threading.main_thread():
             return  # a thread's output would land in whichever cell runs now; a bench has a line of its own
         self.seconds, self.states = seconds, states
-        if _in_kernel():
-            self._display(how)
-        elif seconds >= self.next_line:
-            self.next_line *= 2
-            print(self.text(how), file=sys.stderr)
+        self._display(how)
         self.shown = True
 
     def end(self, how: str, seconds: float) -> None:
-        """Leave one line that says how the start or call ended after `seconds`, if anything was shown.
-
-        Args:
-            how: 'started', 'done', 'failed', 'timeout', 'stalled' or 'interrupted'.
-            seconds: How long it took.
-        """
-        if self.shown and _in_kernel():
-            self.seconds, self.states = seconds, []
+        """Leave one line that says how the start or call ended after `seconds`, if anything was shown."""
+        if self.shown:
+            self.seconds, self.states, self.shown = seconds, [], False
             self._display(how)
-        self.shown, self.next_line = False, FIRST_LINE_S
 
     def text(self, how: str = "running") -> str:
         """Return the plain-text version.

@@ -82,10 +82,8 @@ class Spawner:
         )
         theirs.close()
         self.sock = ours
-        self.ready, self.reaps_s = (
-            False,
-            STILL_S,
-        )  # within this, the end of a rank is reported: not during an import
+        self.ready = False
+        self.reaps_s = STILL_S  # within this the end of a rank is reported: not during an import
         self._forked: dict[int, dict[str, Any]] = {}  # by ticket
         self._ticket = 0
 
@@ -128,9 +126,6 @@ class Spawner:
 
     def wait_ready(self, waiting: Callable[[float], object] | None = None) -> None:
         """Wait until the zygote has imported torch and its compiler.
-
-        Args:
-            waiting: Is called with the seconds so far, again and again.
 
         Raises:
             StartError: If it ends before, or makes no progress for STILL_S.
@@ -178,21 +173,11 @@ class Spawner:
                 self.sock.send(json.dumps({"signal": int(number), "pids": pids, "group": group}).encode())
 
     def wait_ended(self, pids: list[int], limit: float) -> bool:
-        """Wait until ranks have ended; False if that takes longer than `limit` seconds.
-
-        Args:
-            pids: The ranks.
-            limit: Seconds to wait.
-        """
+        """Wait until ranks have ended; False if that takes longer than `limit` seconds."""
         return self.wait(lambda: all(pid in self.ended for pid in pids), limit)
 
     def wait(self, done: Callable[[], bool], limit: float) -> bool:
-        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the zygote is gone.
-
-        Args:
-            done: Says whether to return.
-            limit: Seconds to wait.
-        """
+        """Read the news of ranks until `done()`; False if `limit` seconds have passed or the zygote is gone."""
         began = now()
         self.receive()
         while not done():

@@ -34,15 +34,16 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but CUDA tensors travel as CPU tensors: a result must not make a CUDA context in the kernel."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, types.ModuleType) and sys.modules.get(obj.__name__) is obj:
+        is_module = isinstance(obj, types.ModuleType)
+        if is_module and sys.modules.get(name := obj.__name__) is obj:
             # cloudpickle does so for plain modules only, and torch.ops is one of a kind of its own
             if type(obj) is not types.ModuleType:
-                return importlib.import_module, (obj.__name__,)
+                return importlib.import_module, (name,)
         torch = sys.modules.get("torch")
         if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
             # of a kind that pickle cannot take: `torch.ops.aten`, `torch.ops.aten.add`, `torch.ops.aten.add.Tensor`
-            path = getattr(obj, "__name__", "").removeprefix("torch.ops.") if _is_module(obj) else str(obj)
-            if (_is_module(obj) or "." in path) and _operator(path) is obj:
+            path = getattr(obj, "__name__", "").removeprefix("torch.ops.") if is_module else str(obj)
+            if (is_module or "." in path) and _operator(path) is obj:
                 return _operator, (path,)
         if torch is not None and isinstance(obj, torch.Tensor):
             if obj.is_cuda:
@@ -51,10 +52,6 @@ class _Pickler(cloudpickle.Pickler):
                 raw = obj.detach().reshape(-1).view(torch.uint8).numpy()
                 return _tensor, (pickle.PickleBuffer(raw), obj.dtype, obj.shape, obj.requires_grad)
         return super().reducer_override(obj)
-
-
-def _is_module(obj: Any) -> bool:
-    return isinstance(obj, types.ModuleType)
 
 
 def _operator(path: str) -> Any:
@@ -178,25 +175,13 @@ def _room(size: int) -> memoryview:
 
 
 def send(sock: socket.socket, message: Any) -> None:
-    """Send one message on a blocking socket.
-
-    Args:
-        sock: The socket.
-        message: What can be pickled.
-    """
+    """Send one message on a blocking socket."""
     for part in frame(message):
         sock.sendall(part)
 
 
 class Inbox:
-    """Receives messages from a socket.
-
-    Args:
-        sock: The socket, blocking or not.
-
-    Attributes:
-        messages: Those that are complete and were not taken yet.
-    """
+    """Receives messages from a socket."""
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
@@ -224,11 +209,7 @@ class Inbox:
 
 
 class Channel(Inbox):
-    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank.
-
-    Attributes:
-        queued: Bytes that wait to be sent.
-    """
+    """The kernel's end of a socket, which never blocks, so that one loop can serve every rank."""
 
     def __init__(self, sock: socket.socket):
         super().__init__(sock)

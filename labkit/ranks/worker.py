@@ -55,14 +55,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def main(calls_fd: int, control_fd: int, crash_fd: int, listener_fd: int | None = None) -> None:
-    """Run a rank on inherited files; never returns.
-
-    Args:
-        calls_fd: The socket for calls and their answers.
-        control_fd: The socket for questions during a call.
-        crash_fd: The file for its last words.
-        listener_fd: The listening socket of the rendezvous store, for the rank that serves it.
-    """
+    """Run a rank on inherited files, the last one the rendezvous store's on the rank that serves it; never returns."""
     _State.crash = crash_fd
     sys.stdin = open(os.devnull)
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -132,7 +125,7 @@ def _join(config: dict[str, Any], listener_fd: int | None) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(1)  # ranks share the cores of one machine
     device = "cpu"
     if config["device"] == "cuda":
         # no group is tied to its GPU (`device_id`), or NCCL would connect before the first collective

@@ -34,12 +34,7 @@ SWEEP_S = 0.5  # a process that a driver holds takes longer to end, and nobody w
 
 
 def die_with_parent(parent: int, sig: int) -> None:
-    """Ask Linux to send this process `sig` when its parent ends; ends now if it already has.
-
-    Args:
-        parent: The pid of the parent.
-        sig: The signal.
-    """
+    """Ask Linux to send this process `sig` when its parent ends; ends now if it already has."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(1)
@@ -67,12 +62,7 @@ class Noting(type(os.environ)):  # type: ignore[misc]  # a class that os does no
 
 
 class Zygote:
-    """Serves requests to fork and to signal ranks on a SOCK_SEQPACKET socket, until its other end closes.
-
-    Args:
-        sock: The socket.
-        modules: The names of the modules that ranks need.
-    """
+    """Serves requests to fork and to signal ranks on a SOCK_SEQPACKET socket, until its other end closes."""
 
     def __init__(self, sock: socket.socket, modules: list[str]):
         self.sock, self.modules = sock, modules
@@ -200,11 +190,7 @@ class Zygote:
         return codes
 
     def sweep(self, deadline: float) -> None:
-        """Kill every child that is no rank, and those that become children as these end, until none is left.
-
-        Args:
-            deadline: When to stop waiting for them, in seconds of `time.monotonic`.
-        """
+        """Kill every child that is no rank, and those that become children as these end, until none is left."""
         while True:
             left = children() - self.children
             self.kept &= left

@@ -59,9 +59,6 @@ def started(pid: int) -> int:
     """Return when a process started, in clock ticks since boot; 0 if it has ended, as a zombie has.
 
     Two processes that the system gave the same pid differ in it.
-
-    Args:
-        pid: Of the process.
     """
     # read here and not by a helper elsewhere: whoever looks at this rank's stack meanwhile finds that it waits in shm
     try:
@@ -107,10 +104,6 @@ class Board:
 
     def meet(self, call: Call, opts: Any = None) -> None:
         """Tell the peers that this rank's slot is written, and wait until each of them has come to the same call.
-
-        Args:
-            call: The call.
-            opts: c10d's options, which may have a timeout for this call alone.
 
         Raises:
             Mismatch: If a peer is in another call.
@@ -216,12 +209,7 @@ class Board:
             raise ShmError(f"this group ended earlier and cannot be used again: {self.failed}")
 
     def fail(self, why: str, kind: type[ShmError] = PeerLeft) -> None:
-        """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`.
-
-        Args:
-            why: What they say.
-            kind: The exception that they raise.
-        """
+        """Tell the peers that this turn failed; those that wait for this rank, now or later, raise `kind`."""
         if not self.failed:
             self._leave(why, kind)
             self.words[self._mine[self.turn & 1]] = TAKEN_BACK

@@ -56,13 +56,7 @@ class Call:
 
 @lru_cache(maxsize=4096)
 def call(op: str, how: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Call:
-    """Return the call of an operation; the same object again where it is the same.
-
-    Args:
-        op: The operation.
-        how: Its reduction, its root, both or neither.
-        dtype: The dtype of the tensors.
-        shape: The shape of what a rank puts into its slots.
+    """Return the call of an operation, `how` its reduction or root; the same object again where it is the same.
 
     >>> call("all_reduce", "sum", torch.float32, (16, 128)).text
     'all_reduce(sum, float32, 2048 elements)'
@@ -74,9 +68,6 @@ def call(op: str, how: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Call:
 
 def reduction(opts: Any) -> str:
     """Return the name of the reduction that a call's options ask for.
-
-    Args:
-        opts: c10d's options of the call; None means a sum.
 
     Raises:
         ValueError: If shm has no such reduction (PREMUL_SUM).

@@ -100,12 +100,6 @@ class ShmProcessGroup(dist.ProcessGroup):
     """A process group of ranks on one machine; its collectives end before they return, `async_op=True` or not.
 
     Point-to-point messages go over gloo, which connects two ranks when they first talk.
-
-    Args:
-        store: The rendezvous store.
-        rank: This rank.
-        size: Number of ranks.
-        timeout: How long a collective waits for its peers.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
@@ -374,10 +368,6 @@ class ShmProcessGroup(dist.ProcessGroup):
     def _handle(self, tensors: Tensors, opts: Any) -> Done:
         # nobody looks at the handle of a call that waits: one for all of them
         return self._over if opts is not None and not opts.asyncOp else Done(list(tensors))
-
-    def where(self) -> str:
-        """Describe what this rank waits for right now, '' if it does not wait; another thread may ask."""
-        return self._board.where()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long a collective waits for its peers."""

@@ -62,13 +62,10 @@ def share(store: Any, rank: int, size: int, timeout: timedelta) -> Iterator[tupl
     fd = os.memfd_create(token, os.MFD_CLOEXEC)
     try:
         try:
-            os.posix_fallocate(
-                fd, 0, total
-            )  # where there is no room, it fails here: written to, it is a SIGBUS
+            os.posix_fallocate(fd, 0, total)  # without room it fails here: written to, it is a SIGBUS
         except OSError as error:
-            said = (
-                f"rank 0 has no {total / 2**20:.1f} MiB of shared memory for {size} ranks: {error.strerror}"
-            )
+            room = f"{total / 2**20:.1f} MiB of shared memory for {size} ranks"
+            said = f"rank 0 has no {room}: {error.strerror}"
             store.set(TICKET, said)
             raise ShmError(said) from error
         store.set(TICKET, f"{token} /proc/{os.getpid()}/fd/{fd}")
@@ -101,12 +98,7 @@ def _open(store: Any, rank: int, timeout: timedelta) -> tuple[int, str]:
 
 
 def slots(memory: mmap.mmap, size: int) -> Callable[[torch.dtype, tuple[int, ...]], Slots]:
-    """Return a function that gives the front of every slot as a tensor of a dtype and a shape.
-
-    Args:
-        memory: The shared memory.
-        size: Number of ranks.
-    """
+    """Return a function that gives the front of every slot as a tensor of a dtype and a shape."""
     whole = torch.frombuffer(memory, dtype=torch.uint8, offset=size * PAGE).view(2, size, SLOT_BYTES)
 
     @lru_cache(maxsize=4096)

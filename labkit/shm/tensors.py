@@ -18,9 +18,6 @@ class FakeTensorGiven(Exception):
 def plain(tensor: Tensor) -> Tensor:
     """Return a tensor without its autograd history; as in c10d's own backends, autograd sees no collective.
 
-    Args:
-        tensor: As c10d hands it over.
-
     Raises:
         FakeTensorGiven: If torch is tracing.
         ValueError: If it is not a dense CPU tensor.
@@ -40,11 +37,7 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return the elements of a tensor as one row, to read: a view of a contiguous tensor, else a copy.
-
-    Args:
-        tensor: As c10d hands it over.
-    """
+    """Return the elements of a tensor as one row, to read: a view of a contiguous tensor, else a copy."""
     return plain(tensor).reshape(-1)
 
 
@@ -89,12 +82,6 @@ class Outputs:
 
 
 def cut(tensor: Tensor, low: int, high: int) -> Tensor:
-    """Return the elements from `low` to `high` of a flat tensor.
-
-    Args:
-        tensor: The flat tensor.
-        low: The first element.
-        high: The one after the last.
-    """
+    """Return the elements from `low` to `high` of a flat tensor."""
     # most tensors go through in one piece, and cutting that costs as much as copying it
     return tensor if high - low == tensor.numel() else tensor[low:high]

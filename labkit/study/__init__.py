@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.study.bench import Bench, steps
+from labkit.study.bench import Bench
 from labkit.study.predictions import predict, reveal, scoreboard
 
-__all__ = ["Bench", "predict", "reveal", "scoreboard", "steps"]
+__all__ = ["Bench", "predict", "reveal", "scoreboard"]

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-import contextvars
 import html
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from labkit.pace import patience
 from labkit.ranks.cells import shell
-from labkit.ranks.group import forget_interrupt, interrupt_thread
+from labkit.ranks.interrupts import forget_interrupt, interrupt_thread
 from labkit.study import pictures
-from labkit.study.choices import choices
-from labkit.study.controls import make_controls, offer, settled, values_of
+from labkit.study.controls import choices, make_controls, offer, settled, values_of
+from labkit.study.pictures import Fold
 
-__all__ = ["Bench", "Fold", "Try", "steps"]
+__all__ = ["Bench", "Fold", "Try"]
 
-T = TypeVar("T")
 PRE = "color:#b00020;background:#fff4f4;white-space:pre-wrap;line-height:1.3;margin:0"
-SHOWN_S = 1.0  # without a button, a run that takes longer can be stopped
-_now: contextvars.ContextVar[Bench | None] = contextvars.ContextVar("the bench that runs here", default=None)
 _of_cell: dict[str, tuple[int, list[Bench]]] = {}  # those of its last execution
 PREDICT = "choose what you expect: then the button works"
-
-
-def steps(items: Iterable[T], of: str = "step") -> Iterator[T]:
-    """Go through items, and have the bench that runs this say which one it is at, such as 'variant 3 of 7'.
-
-    Args:
-        items: What a run goes through.
-        of: The noun for one of them.
-
-    Yields:
-        Each item. Outside of a bench nothing is said.
-
-    >>> list(steps("abc", "variant"))
-    ['a', 'b', 'c']
-    """
-    every, bench = list(items), _now.get()
-    for number, item in enumerate(every, 1):
-        if bench is not None:
-            bench._running(f"{of} {number} of {len(every)}")
-        yield item
 
 
 @dataclass(frozen=True)
@@ -82,7 +58,7 @@ class Bench:
     Args:
         run: Takes the values of the controls by name, and computes. It should print nothing.
         draw: Takes the last tries, the newest last, and returns a figure, HTML text or an object with `_repr_html_`.
-        go: The text of the button that starts a run; without it, each change of a control does.
+        go: The text of the button that starts a run.
         predict: The question that comes before a run, its options, and a function that finds the right option in a
             result. The button works once an option is chosen.
         keep: How many tries are drawn; one with the same values takes the place of the earlier one.
@@ -102,7 +78,7 @@ class Bench:
     ...     return size * (1 + twice)
     >>> def draw(tries):
     ...     return " ".join(f"<b>{one.result}</b>" for one in tries)
-    >>> bench = Bench(run, draw, size=[1, 2, 4], twice=False)
+    >>> bench = Bench(run, draw, go="Run", size=[1, 2, 4], twice=False)
     >>> bench
     a bench (size, twice): run its cell in JupyterLab
     >>> bench.tries[-1].name, bench.tries[-1].result
@@ -115,7 +91,7 @@ class Bench:
         draw: Callable[[Sequence[Try]], Any],
         /,
         *,
-        go: str = "",
+        go: str,
         predict: tuple[str, Sequence[Any], Callable[[Any], Any]] | None = None,
         keep: int = 3,
         **controls: Any,
@@ -125,19 +101,19 @@ class Bench:
         for name, given in (("run", run), ("draw", draw)):
             if not callable(given):
                 raise TypeError(f"{name} must be a function, got {given!r}")
-        if not isinstance(go, str):
+        if not isinstance(go, str) or not go:
             raise ValueError(f"go is the text of the button, got {go!r}: a control needs another name")
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 1:
             raise ValueError(f"keep must be a whole number above 0, got {keep!r}")
-        question, options, self._right = _prediction(predict, go)
-        self.controls = make_controls(w, run, controls, live=not go)
+        question, options, self._right = _prediction(predict)
+        self.controls = make_controls(w, run, controls)
         self._run, self._draw, self._keep, self._question = run, draw, keep, question
         self.tries: list[Try] = []
         self.error: BaseException | None = None
         self._seconds: dict[str, float] = {}  # the last run with these values: the first one compiles
         self._lock = threading.RLock()
         self._worker: threading.Thread | None = None
-        self._stoppable = self._begun = self._stop_wanted = self._again = self._closed = False
+        self._stoppable = self._begun = self._stop_wanted = self._closed = False
 
         self._said, self._picture = w.HTML(), w.HTML()
         self._picture.layout.width = "auto"
@@ -149,8 +125,7 @@ class Bench:
         rows = [w.HBox([*self.controls.values()], layout={**wraps, "align_items": "flex-end"})]
         if question:
             rows.append(w.HBox([w.HTML(f"<b>{html.escape(question)}</b>&ensp;"), self._guess], layout=wraps))
-        buttons = [self._go, self._stop] if go else [self._stop]
-        rows.append(w.HBox([*buttons, self._said], layout={**wraps, "align_items": "flex-start"}))
+        rows.append(w.HBox([self._go, self._stop, self._said], layout={**wraps, "align_items": "flex-start"}))
         self.widget = pictures.live(w, [*rows, self._picture])
 
         _replace_in_cell(self)
@@ -171,13 +146,10 @@ class Bench:
             values: Its values; None for all of a list or check box.
             say: The line above the folded picture.
 
-        Returns:
-            The picture, folded.
-
         Raises:
             ValueError: There is no such control, or it has no such value.
 
-        >>> Bench(lambda size: size * 2, lambda tries: f"{tries[-1].result}", size=[1, 2, 4]).every("size")
+        >>> Bench(lambda size: size * 2, lambda tries: f"{tries[-1].result}", go="Run", size=[1, 2]).every("size")
         All answers (folded)
         """
         if name not in self.controls:
@@ -212,33 +184,29 @@ class Bench:
 
     def _try(self, values: dict[str, Any]) -> None:
         """Run with these values and draw; raises what `run` or `draw` raised, and keeps the tries then."""
-        began, token = time.perf_counter(), _now.set(self)
-        try:
-            result = self._run(**values)
-            seconds = time.perf_counter() - began
-            one = Try(values, result, seconds, self._guess.value)
-            tries = [*(old for old in self.tries if old.values != values), one][-self._keep :]
-            page, said = pictures.as_html(self._draw(tries), one.name), self._verdict(one)
-        finally:
-            _now.reset(token)
+        began = time.perf_counter()
+        result = self._run(**values)
+        seconds = time.perf_counter() - began
+        one = Try(values, result, seconds, self._guess.value)
+        tries = [*(old for old in self.tries if old.values != values), one][-self._keep :]
+        page, said = pictures.as_html(self._draw(tries), one.name), self._verdict(one)
         self.tries, self._picture.value, self._said.value, self.error = tries, page, said, None
         self._seconds[repr(values)] = seconds
 
     def _start(self) -> None:
         """Start a run in a thread; a click that comes while one goes on, or before a prediction, is dropped."""
         with self._lock:
-            if self._worker is not None or self._closed or (self._go.description and self._go.disabled):
+            if self._worker is not None or self._closed or self._go.disabled:
                 return
-            self._stoppable, self._begun, self._stop_wanted, self._again = True, False, False, False
+            self._stoppable, self._begun, self._stop_wanted = True, False, False
             self._worker = threading.Thread(target=self._work, args=[self._values()], daemon=True)
             self._ready()
-            self._running()
+            seconds = self._seconds.get(repr(self._values()))
+            about = "the first run with these values" if seconds is None else f"about {max(seconds, 1):.0f} s"
+            self._said.value = f"<progress></progress>&ensp;{about}"
             self._worker.start()
 
     def _work(self, values: dict[str, Any]) -> None:
-        late = threading.Timer(SHOWN_S, self._offer_stop)
-        late.daemon = True
-        late.start()
         try:
             self._try_until_stopped(values)
         except KeyboardInterrupt as stop:
@@ -249,12 +217,9 @@ class Bench:
             text = f'<pre style="{PRE}">{html.escape(_text(error))}</pre>'
             self._said.value = text + _details(error, "the whole traceback")
         finally:
-            late.cancel()
             with self._lock:
                 self._worker, self._stoppable = None, False
                 self._ready()
-                if self._again:
-                    self._start()
 
     def _try_until_stopped(self, values: dict[str, Any]) -> None:
         try:
@@ -269,54 +234,31 @@ class Bench:
                 forget_interrupt()
 
     def _changed(self) -> None:
-        if self._go.description:
-            self._guess.value = None
-            self._ready()
-            return
-        with self._lock:  # the last state counts, however many changes came meanwhile
-            self._again = True
-            self._start()
+        self._guess.value = None
+        self._ready()
 
     def _ready(self) -> None:
         """Enable what works now."""
         busy = self._worker is not None
         asked = bool(self._question) and self._guess.value is None
-        if self._go.description:  # a control that is typed into would lose the keyboard
-            for one in (*self.controls.values(), self._guess):
-                one.disabled = busy
-            self._stop.disabled = not busy
-        else:
-            self._stop.layout.display = "none"
+        for one in (*self.controls.values(), self._guess):
+            one.disabled = busy
+        self._stop.disabled = not busy
         self._go.disabled = busy or asked
         if asked and not busy:
             self._said.value = PREDICT
         elif self._said.value == PREDICT:
             self._said.value = ""
 
-    def _offer_stop(self) -> None:
-        with self._lock:
-            if self._stoppable:
-                self._stop.layout.display = ""
-
     def _values(self) -> dict[str, Any]:
         return {name: settled(one.value) for name, one in self.controls.items()}
-
-    def _running(self, at: str = "") -> None:
-        """Show that a run goes on, and where it is."""
-        first = self._worker is None  # its cell still runs
-        if first or not (self._go.description or at):
-            return
-        seconds = self._seconds.get(repr(self._values()))
-        about = "the first run with these values" if seconds is None else f"about {max(seconds, 1):.0f} s"
-        said = html.escape(", ".join(filter(None, [at, about])))
-        self._said.value = f"<progress></progress>&ensp;{said}"
 
     def _verdict(self, one: Try) -> str:
         right = None if self._right is None else self._right(one.result)
         if self._right is not None and right not in self._guess.options:
             raise ValueError(f"predict {self._question!r}: {right!r} is none of its options")
         if one.guess is None:
-            return f"{one.seconds:.1f} s" if self._go.description else ""
+            return f"{one.seconds:.1f} s"
         head = "yes" if right == one.guess else "no"
         return f"<b>{head}</b>: you said {html.escape(str(one.guess))}, it was {html.escape(str(right))}"
 
@@ -337,26 +279,7 @@ class Bench:
         return f"a bench ({names}): run its cell in JupyterLab"
 
 
-@dataclass(frozen=True, repr=False)
-class Fold:
-    """A picture that is saved folded. Its text says nothing of it, so that no list of outputs gives it away.
-
-    Attributes:
-        say: The line above it.
-        picture: HTML.
-    """
-
-    say: str
-    picture: str
-
-    def _repr_html_(self) -> str:
-        return pictures.fold(self.say, self.picture)
-
-    def __repr__(self) -> str:
-        return f"{self.say} (folded)"
-
-
-def _prediction(predict: Any, go: str) -> tuple[str, list[Any], Callable[[Any], Any] | None]:
+def _prediction(predict: Any) -> tuple[str, list[Any], Callable[[Any], Any] | None]:
     if predict is None:
         return "", [], None
     if not isinstance(predict, tuple) or len(predict) != 3:
@@ -364,8 +287,6 @@ def _prediction(predict: Any, go: str) -> tuple[str, list[Any], Callable[[Any], 
     question, options, right = predict
     if not isinstance(question, str) or not question.strip():
         raise ValueError(f"predict needs a question, got {question!r}")
-    if not go:
-        raise ValueError(f"predict {question!r} needs go=: it locks that button")
     if not callable(right):
         raise ValueError(f"predict {question!r}: right must be a function of a result, got {right!r}")
     return question, choices(f"predict {question!r}", options), right

@@ -6,41 +6,45 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from labkit.study.choices import choices
-
-__all__ = ["make_controls", "offer", "settled", "values_of"]
+__all__ = ["choices", "make_controls", "offer", "settled", "values_of"]
 
 BUTTONS = 6  # a list of more values is a drop-down list
 
 
-def make_controls(
-    widgets: Any, run: Callable[..., Any], given: Mapping[str, Any], live: bool
-) -> dict[str, Any]:
-    """Make the widget of each control.
+def choices(who: str, given: Any, kinds: tuple[type, ...] = (str, int, float)) -> list[Any]:
+    """Check options before anything runs.
 
-    Args:
-        widgets: The ipywidgets module.
-        run: Takes their values by name.
-        given: By name, a list of values, `(low, high)` or `(low, high, step)`, a bool or a text.
-        live: Whether a widget tells of its value while a reader types or drags.
+    Raises:
+        ValueError: It is something else.
 
-    Returns:
-        The widgets by name.
+    >>> choices("control 'size'", [64, 256])
+    [64, 256]
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) < 2:
+        raise ValueError(f"{who} needs a list of at least two values, got {given!r}")
+    for value in given:
+        if not isinstance(value, kinds):
+            what = "a text" if kinds == (str,) else "a text, a number or a bool"
+            raise ValueError(f"{who}: a value is {what}, got {value!r}")
+    labels = [str(value) for value in given]
+    for value, label in zip(given, labels, strict=True):
+        if list(given).count(value) > 1 or labels.count(label) > 1:
+            raise ValueError(f"{who} has {value!r} twice")
+    return list(given)
+
+
+def make_controls(widgets: Any, run: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the widget of each control of a bench, as `Bench` describes them.
 
     Raises:
         ValueError: One is something else, or `run` does not take exactly these.
     """
     _check_names(run, given)
-    return {name: _control(widgets, name, one, live) for name, one in given.items()}
+    return {name: _control(widgets, name, one) for name, one in given.items()}
 
 
 def values_of(control: Any, name: str, wanted: Sequence[Any] | None) -> list[Any]:
-    """Check values of a control, or list all of them.
-
-    Args:
-        control: The widget.
-        name: Its name, for the message.
-        wanted: The values; None for all of a list or check box.
+    """Check values of a control, which has a name; without values list all of a list or check box.
 
     Raises:
         ValueError: It has no such value, or has none to list.
@@ -94,7 +98,7 @@ def _check_names(run: Callable[..., Any], controls: Mapping[str, Any]) -> None:
             raise ValueError(f"run needs {name!r}, and no control has that name")
 
 
-def _control(w: Any, name: str, given: Any, live: bool) -> Any:
+def _control(w: Any, name: str, given: Any) -> Any:
     who = f"control {name!r}"
     if isinstance(given, bool):
         made = w.Checkbox(given, indent=False)
@@ -115,7 +119,7 @@ def _control(w: Any, name: str, given: Any, live: bool) -> Any:
     if isinstance(made, w.ToggleButtons):
         made.style.button_width = "auto"
     if made.has_trait("continuous_update"):
-        made.continuous_update = live
+        made.continuous_update = False  # not while a reader types or drags
     return made
 
 

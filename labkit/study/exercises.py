@@ -15,9 +15,8 @@ from labkit.pace import patience
 from labkit.ranks import RankError, Ranks
 from labkit.torch_compat import settings_kept
 
-__all__ = ["DIFFICULTIES", "Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
+__all__ = ["Answer", "Exercise", "Mistake", "judge_on_three", "on_ranks", "on_three_too"]
 
-DIFFICULTIES = ("easy", "medium", "hard")
 TIMEOUT_S, STALL_S = 120.0, 8.0  # an attempt that compiles takes seconds, one that waits waits for ever
 OURS = re.compile(r"(labkit/study|course/\w+)/exercises\b")  # the files of the judges
 
@@ -26,12 +25,7 @@ Judge = Callable[[Attempt, Ranks, Callable[[str], None]], None]
 
 
 class Mistake(Exception):
-    """An attempt that does not pass.
-
-    Args:
-        seen: what was seen.
-        hint: for this very mistake.
-    """
+    """An attempt that does not pass: what was seen, and a hint for this very mistake."""
 
     def __init__(self, seen: str, hint: str = "") -> None:
         super().__init__(seen)
@@ -81,13 +75,10 @@ class Exercise:
     Args:
         name: such as 'cliff.gate'.
         title: what it asks for.
-        difficulty: one of DIFFICULTIES.
+        difficulty: 'easy', 'medium' or 'hard'.
         minutes: that it takes.
         targets: what an attempt has to reach, in words.
         judge: `judge(attempt, ranks, say)` raises Mistake for an attempt that fails; `say` takes each finding.
-
-    Raises:
-        ValueError: the difficulty is unknown, or minutes or targets are missing.
 
     >>> demo = Exercise("demo.sum", "the sum", "easy", 5, ("right sums",), lambda attempt, ranks, say: say("right"))
     >>> demo.header()
@@ -104,12 +95,6 @@ class Exercise:
     judge: Judge
     takes: str = "function"  # or "class", of a module
 
-    def __post_init__(self) -> None:
-        if self.difficulty not in DIFFICULTIES:
-            raise ValueError(f"exercise {self.name!r}: difficulty must be one of {', '.join(DIFFICULTIES)}")
-        if self.minutes < 1 or not self.targets:
-            raise ValueError(f"exercise {self.name!r}: it needs minutes and at least one target")
-
     def header(self) -> str:
         """The line above the stub in the notebook."""
         targets = "; ".join(self.targets)
@@ -119,13 +104,6 @@ class Exercise:
 
     def check(self, attempt: Attempt, ranks: Ranks) -> Answer:
         """Check an attempt; a wrong one gets the hint for its mistake.
-
-        Args:
-            attempt: the reader's function or class.
-            ranks: the ranks to run it on.
-
-        Returns:
-            Whether it passes, with what was seen.
 
         Raises:
             ValueError: the attempt is not what is asked for.
@@ -178,14 +156,9 @@ def _run(look: Callable[..., Any], *args: Any) -> Any:
 
 
 def on_three_too(judge: Judge) -> Judge:
-    """Make a judge of attempts that have to be right on any number of ranks: three of our own follow the reader's.
+    """Make a judge of attempts that have to be right on any number of ranks, without a 2 in the place of that number.
 
-    Args:
-        judge: a judge for ranks of any number.
-
-    Returns:
-        A judge that raises a Mistake also for what is right on the reader's ranks only, such as a 2 in the place of
-        the number of ranks.
+    Three ranks of our own follow the reader's.
     """
 
     def judged(attempt: Attempt, ranks: Ranks, say: Callable[[str], None]) -> None:

@@ -7,9 +7,10 @@ import html
 import io
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["LIVE", "RUN", "TWIN", "as_html", "fold", "live", "saved", "show"]
+__all__ = ["LIVE", "RUN", "TWIN", "Fold", "as_html", "fold", "live", "saved", "show"]
 
 RUN = "Run this cell"
 LIVE, TWIN = "labkit-live", "labkit-twin"  # classes of the widgets of an output, and of what stands for them
@@ -28,11 +29,7 @@ STYLE = f"""<style>
 
 
 def as_html(drawn: Any, alt: str = "") -> str:
-    """Turn what a drawing function returned into HTML.
-
-    Args:
-        drawn: HTML text, a figure of labkit or matplotlib, or an object with `_repr_html_`.
-        alt: The text of a picture that has none.
+    """Turn HTML text, a figure of labkit or matplotlib, or an object with `_repr_html_` into HTML.
 
     Raises:
         TypeError: It is something else.
@@ -64,9 +61,6 @@ def as_html(drawn: Any, alt: str = "") -> str:
 def saved(page: str) -> str:
     """Turn each inline drawing of a page into an image: notebooks that are not trusted, as every clone, drop it.
 
-    Args:
-        page: HTML.
-
     >>> saved("<p><svg width='9'><title>a</title></svg></p>")
     '<p><img style="max-width:100%" alt="a" src="data:image/svg+xml;base64,...'
     """
@@ -86,26 +80,28 @@ def saved(page: str) -> str:
 def fold(say: str, page: str) -> str:
     """Fold HTML below a line of text, so that a click opens it.
 
-    Args:
-        say: The line; it should not give away what is below.
-        page: HTML.
-
     >>> fold("Measured", "<b>5</b>")
     '<details><summary style="cursor:pointer">Measured</summary><b>5</b></details>'
     """
     return f'<details><summary style="cursor:pointer">{html.escape(say)}</summary>{page}</details>'
 
 
+@dataclass(frozen=True, repr=False)
+class Fold:
+    """HTML that is saved folded; its text says nothing of it, so that no list of outputs gives it away."""
+
+    say: str
+    picture: str
+
+    def _repr_html_(self) -> str:
+        return fold(self.say, self.picture)
+
+    def __repr__(self) -> str:
+        return f"{self.say} (folded)"
+
+
 def live(widgets: Any, rows: list[Any]) -> Any:
-    """Stack widgets in a box that says so itself when its kernel is gone.
-
-    Args:
-        widgets: The ipywidgets module.
-        rows: The widgets.
-
-    Returns:
-        The box.
-    """
+    """Stack widgets in a box that says so itself when its kernel is gone."""
     style = widgets.HTML(STYLE)
     style.layout.display = "none"  # it counts all the same
     box = widgets.VBox([style, *rows])
@@ -114,13 +110,7 @@ def live(widgets: Any, rows: list[Any]) -> Any:
 
 
 def show(box: Any, twin: str, text: str) -> None:
-    """Show widgets, and HTML that stands in their place where there are none: in a saved notebook and after a restart.
-
-    Args:
-        box: What `live` made; None where there are no widgets.
-        twin: The HTML.
-        text: For a terminal.
-    """
+    """Show widgets, and HTML that stands for them where there are none, as in a saved notebook and after a restart."""
     from IPython.display import display
 
     # the twin first: without its kernel JupyterLab says "Loading widget..." in the place of the widgets

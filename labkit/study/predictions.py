@@ -25,7 +25,8 @@ import pandas as pd
 from labkit import files, hardware
 from labkit.ranks import current
 from labkit.study import pictures
-from labkit.study.choices import choices
+from labkit.study.controls import choices
+from labkit.study.pictures import Fold
 
 __all__ = ["Prediction", "file", "predict", "reveal", "scoreboard"]
 
@@ -49,23 +50,12 @@ class Said(str):
         return str(self)
 
 
-class Folded(Said):
-    """A sentence that a notebook shows folded. `print` shows it."""
-
-    def __repr__(self) -> str:
-        return "measured (folded)"
-
-    def _repr_html_(self) -> str:
-        return pictures.fold("What was measured", f"<div>{html.escape(self)}</div>")
-
-
 def predict(
     question: str,
     value: float | str | None = None,
     unit: str = "",
     *,
     options: Sequence[str] = (),
-    least: float | None = None,
 ) -> Prediction:
     """Ask the reader for a prediction before the experiment runs; `reveal` puts it beside what was measured.
 
@@ -77,10 +67,6 @@ def predict(
         value: the answer, where it is given in code; without one, `predict` as the last line of a cell shows a field.
         unit: of the answer.
         options: texts to choose from, where the question is not for a number.
-        least: the smallest number that makes sense, such as 0 for a count.
-
-    Returns:
-        The prediction, which shows itself.
 
     Raises:
         ValueError: the question is not a name, the value not a finite number or one of the options, or the options are
@@ -95,13 +81,11 @@ def predict(
     >>> predict("doctest.end", "hangs", options=["hangs", "raises"])
     you predict hangs
     """
-    who = f"the prediction {_named(question)!r}"
-    offered = choices(who, options, (str,)) if options else []
-    if least is not None and (offered or not isinstance(least, (int, float))):
-        raise ValueError(f"{who}: least is a number, for a question without options, got {least!r}")
+    name = _named(question)
+    offered = choices(f"the prediction {name!r}", options, (str,)) if options else []
     before = _asked.get(question)
     unit = unit or (before.unit if before else "")  # an answer that is given in code need not repeat it
-    asked = Prediction(question, unit, tuple(offered), -math.inf if least is None else least)
+    asked = Prediction(question, unit, tuple(offered))
     _asked[question] = asked
     if value is not None:
         asked.answer(value)
@@ -115,14 +99,13 @@ class Prediction:
     question: str
     unit: str = ""
     options: tuple[str, ...] = ()
-    least: float = -math.inf
     _trouble: str = ""
 
     def answer(self, value: float | str) -> None:
         """Keep an answer; the same one again adds nothing.
 
         Raises:
-            ValueError: the value is not a finite number, too small, or none of the options.
+            ValueError: the value is not a finite number, or none of the options.
         """
         checked, wrong = value, ""
         if self.options:
@@ -132,10 +115,7 @@ class Prediction:
                 checked = math.nan if isinstance(value, bool) else float(value)
             except (TypeError, ValueError, OverflowError):
                 checked = math.nan
-            if not math.isfinite(checked):
-                wrong = "a finite number"
-            elif checked < self.least:
-                wrong = f"at least {self.least:g} here"
+            wrong = "" if math.isfinite(checked) else "a finite number"
         if wrong:
             raise ValueError(f"a prediction is {wrong}, got {value!r} for {self.question!r}")
         if checked != self._known().answer:
@@ -215,16 +195,13 @@ class Prediction:
         pictures.show(box, self.twin(), str(self))
 
 
-def reveal(question: str, measured: Any, fold: bool = False) -> Said:
+def reveal(question: str, measured: Any, fold: bool = False) -> Said | Fold:
     """Put the prediction for a question beside what was measured, which is kept for the scoreboard.
 
     Args:
         question: its name.
         measured: a number, or the right option; a number that is not finite is not kept.
         fold: whether a notebook shows the sentence only after a click.
-
-    Returns:
-        A sentence.
 
     Raises:
         ValueError: the question is not a name, or `measured` not a number or one of its options.
@@ -239,9 +216,8 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
     asked = _asked.get(_named(question))  # None: not asked in this kernel
     unit = asked.unit if asked else ""
     value = _measured(question, measured, asked.options if asked else None)
-    shown = Folded if fold else Said
     if isinstance(value, float) and not math.isfinite(value):
-        return shown(f"measured: {value:g}, which is no number to compare with: not kept")
+        return Said(f"measured: {value:g}, which is no number to compare with: not kept")
     ranks = current()
     where = {"torch": hardware.torch_version(), "hardware": hardware.name()}
     trouble = _keep("measured", question, value, unit, **where, label="" if ranks is None else ranks.label)
@@ -252,7 +228,8 @@ def reveal(question: str, measured: Any, fold: bool = False) -> Said:
     if known.later is not None:
         late = f"you predicted {_said(known.later)} after you had seen it, not scored"
         said += f"; {late}" if known.predicted is None else f" ({late})"
-    return shown(f"{said}; {trouble}" if trouble else said)
+    said = f"{said}; {trouble}" if trouble else said
+    return Fold("What was measured", f"<div>{html.escape(said)}</div>") if fold else Said(said)
 
 
 def _measured(question: str, measured: Any, options: tuple[str, ...] | None) -> float | str:

@@ -57,11 +57,7 @@ class Times:
 
     @classmethod
     def merge(cls, per_rank: PerRank[Times] | Mapping[int, Times], evidence: str = "") -> Times:
-        """Put the times of all ranks into one.
-
-        Args:
-            per_rank: the times of each rank, as `ranks.run` returns them.
-            evidence: see `Times`.
+        """Put the times of all ranks, as `ranks.run` returns them, into one.
 
         Raises:
             ValueError: there are no ranks, or they have different numbers of rounds.
@@ -95,13 +91,8 @@ class Times:
         found = {name: float(np.quantile(taken, q)) for name, taken in self._rounds.items()}
         return pd.Series(found, name="seconds", dtype=float).rename_axis("variant")
 
-    def compare(self, a: str, b: str, floor: float = 1.0, case: Mapping[str, Any] | None = None) -> Verdict:
-        """Compare two variants round by round, by the rule of `labkit.timing`.
-
-        Args:
-            a, b: their names.
-            floor: what `noise_floor` returned for the same rounds.
-            case: what else both had in common; see `Verdict`.
+    def compare(self, a: str, b: str, floor: float = 1.0) -> Verdict:
+        """Compare two variants round by round, by the rule of `labkit.timing`; `floor` is what `noise_floor` returned.
 
         Raises:
             ValueError: one of them was not timed, they have different numbers of rounds or one only, a time of 0 is to
@@ -114,29 +105,19 @@ class Times:
             raise ValueError(f"{a!r} and {b!r} were timed in one round: one round has no spread")
         for name, taken in ((a, x), (b, y)):
             if 0 in taken:
-                raise ValueError(
-                    f"sample {list(taken).index(0)} of {name!r} is 0 s: no ratio can be made of it"
-                )
+                at = list(taken).index(0)
+                raise ValueError(f"sample {at} of {name!r} is 0 s: no ratio can be made of it")
         if not (math.isfinite(floor) and floor >= 1):
             raise ValueError(f"a noise floor is a ratio of at least 1, got {floor!r}")
         ratios = x / y
-        about: Any = {"floor": floor, "evidence": self.evidence, "case": dict(case or {})}
-        return Verdict(a, b, float(np.median(ratios)), *wider_interval(ratios), len(x), **about)
+        ratio, interval = float(np.median(ratios)), wider_interval(ratios)
+        return Verdict(a, b, ratio, *interval, len(x), floor=floor, evidence=self.evidence)
 
     def noise_floor(self, once: str, again: str) -> float:
-        """How far the same thing, timed twice in the same rounds, strayed from itself.
+        """How far the same thing, timed under two names in the same rounds, strayed from itself: a ratio from 1 up.
 
         Where even A against A is told apart, the farther end of its interval is the floor: nothing nearer can be
         trusted.
-
-        Args:
-            once, again: the names under which it was timed.
-
-        Returns:
-            A ratio of at least 1.
-
-        Raises:
-            ValueError: as for `compare`.
 
         >>> Times({"A": [0.010, 0.011], "A again": [0.010, 0.011]}).noise_floor("A", "A again")
         1.0
@@ -171,13 +152,7 @@ def _slowest(name: str, rows: pd.DataFrame) -> np.ndarray:
 
 
 def check_rounds(rounds: Any, least: int = 2) -> int:
-    """Check a number of rounds.
-
-    Returns:
-        The number.
-
-    Raises:
-        ValueError: it is no whole number of at least `least`.
+    """Return a number of rounds, or raise ValueError where it is no whole number of at least `least`.
 
     >>> check_rounds(0)
     Traceback (most recent call last):
@@ -207,9 +182,6 @@ def interleave(
         warmup: calls of each variant before the first round.
         barrier: called before each sample.
         clock: returns seconds.
-
-    Returns:
-        The times of this process.
 
     Raises:
         ValueError: there are no variants, or fewer than one round.

@@ -67,21 +67,11 @@ class Verdict:
         """Read what `to_dict` returned."""
         return cls(**{key: value for key, value in body.items() if key != "outcome"})
 
-    def row(self) -> dict[str, Any]:
-        """The verdict as the row of a table: evidence, a column for each entry of `case`, then the other fields.
-
-        >>> row = Verdict("C", "B", 0.98, 0.97, 0.99, 40, evidence="host only", case={"blocks": 8}).row()
-        >>> list(row)
-        ['evidence', 'blocks', 'a', 'b', 'ratio', 'low', 'high', 'n', 'confidence', 'floor', 'outcome']
-        """
-        fields = self.to_dict()
-        return {"evidence": fields.pop("evidence"), **fields.pop("case"), **fields}
-
     def __str__(self) -> str:
         interval = (
-            f"time ratio {self.ratio:.2f}, {self.confidence:.0%} interval {self.low:.2f}-{self.high:.2f}"
+            f"time ratio {self.ratio:.2f}, {self.confidence:.0%} interval {self.low:.2f}-{self.high:.2f}, "
         )
-        interval += f", n={self.n}" + (f", noise floor {self.floor:.2f}" if self.floor > 1 else "")
+        interval += f"n={self.n}" + (f", noise floor {self.floor:.2f}" if self.floor > 1 else "")
         case = (value if isinstance(value, str) else f"{key}={value:g}" for key, value in self.case.items())
         measured = ", ".join(filter(None, [self.evidence, *case]))
         where = f" [{measured}]" if measured else ""
@@ -125,13 +115,6 @@ def bootstrap_interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def wider_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """The interval of a median by the rule of `labkit.timing`.
-
-    Args:
-        samples: one for each round.
-
-    Returns:
-        The lower of the lower ends and the higher of the higher ends of `median_interval` and `bootstrap_interval`.
-    """
+    """The interval of a median by the rule of `labkit.timing`: the outer ends of the two above."""
     exact, resampled = median_interval(samples), bootstrap_interval(samples)
     return min(exact[0], resampled[0]), max(exact[1], resampled[1])

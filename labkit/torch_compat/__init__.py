@@ -13,7 +13,6 @@ from oddrank.torch_names import (
     current_compile_id,
     dynamo_reset,
     hide_from_dynamo,
-    log_to,
     on_region_entry,
     profiler_events,
     profiler_mark,
@@ -43,14 +42,15 @@ from labkit.torch_compat.compiler import (
     refusals,
     settings_kept,
 )
-from labkit.torch_compat.dispatch import around_operators, on_collective
 from labkit.torch_compat.groups import (
+    around_operators,
     fake_store,
     functional_collectives,
     functional_op,
     gather_cuda_over_gloo,
     local_gloo,
     not_in_flight_record,
+    on_collective,
     world_name,
 )
 from labkit.torch_compat.pretend import pretend_h100, pretend_streams, stated_hardware
@@ -62,7 +62,7 @@ from labkit.torch_compat.streams import (
     state_product,
     stream_names,
 )
-from labkit.torch_compat.versions import READ, RUN, SUPPORTED, TESTED, check_version
+from labkit.torch_compat.versions import RUN, SUPPORTED, TESTED, check_version
 
 
 def __getattr__(name: str) -> Any:

@@ -26,9 +26,6 @@ def aot_backend(
         backward: the list that gets the backward graphs.
         min_cut: choose what to save for the backward pass as Inductor does, instead of saving everything.
         schedule: called with the forward and the backward `torch.fx.Graph`, which it may change; needs `min_cut`.
-
-    Returns:
-        The backend.
     """
     boxed = require("functorch.compile.make_boxed_func")
 
@@ -59,11 +56,7 @@ def aot_backend(
 
 @contextlib.contextmanager
 def only_written() -> Iterator[list[str]]:
-    """Make Inductor stop in a block once it has written its code, with an error.
-
-    Yields:
-        The list of the texts that it wrote.
-    """
+    """Make Inductor stop in a block, with an error, once it has written its code; yields the list of these texts."""
     written: list[str] = []
 
     def keep(source: str) -> None:
@@ -80,9 +73,6 @@ def inductor_code(texts: list[str], execute: bool = False) -> Callable[..., Any]
     Args:
         texts: the list that gets the code, that of the forward graph first.
         execute: run what Inductor made; else the graph runs as it was before Inductor's passes.
-
-    Returns:
-        The backend.
     """
     boxed = require("functorch.compile.make_boxed_func")
     inner = require("torch._inductor.compile_fx.compile_fx_inner")

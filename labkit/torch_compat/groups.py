@@ -1,7 +1,8 @@
-"""Process groups: c10d's own, the operators of functional collectives, stores, and what eager collectives ask."""
+"""Process groups, their stores, the operators of functional collectives, and the calls that pass the dispatcher."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -74,16 +75,50 @@ def not_in_flight_record(backend: str) -> None:
 
 
 def local_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Make a gloo backend among the ranks of one machine; two ranks are connected when they first talk.
-
-    Args:
-        store: through which the ranks find each other.
-        rank: of this process.
-        size: how many ranks there are.
-        timeout: of its collectives.
-    """
+    """Make a gloo backend among the ranks of one machine; two ranks are connected when they first talk."""
     options = require("torch.distributed.ProcessGroupGloo._Options")()
     options._timeout = timeout
     device = require("torch.distributed.ProcessGroupGloo.create_device")
     options._devices = [device(hostname="127.0.0.1", lazy_init=True)]
     return require("torch.distributed.ProcessGroupGloo")(store, rank, size, options)
+
+
+def around_operators(run: Callable[[Any, Any, Any], Any]) -> Any:
+    """Give a context in which `run(func, args, kwargs)` is called for every operator that this thread dispatches."""
+    return _mode(lambda func, types, args, kwargs: run(func, args, kwargs))
+
+
+def on_collective(seen: Callable[[str, int], None]) -> Any:
+    """Give a context in which `seen(name, nbytes)` is called for every collective that this thread dispatches.
+
+    `nbytes` are the bytes that go into it. The collectives of DTensors count as well: a DTensor's operator is passed on
+    until its local operators come. A backend that takes classic collectives past the dispatcher, as `shm` does, is not
+    heard.
+    """
+    import torch
+
+    dtensor = require("torch.distributed.tensor.DTensor")
+
+    def passed(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if any(issubclass(kind, dtensor) for kind in types):
+            return NotImplemented
+        space, _, name = func.name().partition("::")
+        # on GPUs a DTensor moves from one shard dimension to another by an operator of its own
+        if ("c10d" in space or name == "shard_dim_alltoall") and not name.startswith(("wait_", "_wrap_")):
+            flat = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a])]
+            sizes = [t.numel() * t.element_size() for t in flat if isinstance(t, torch.Tensor)]
+            if sizes:
+                seen(name.rstrip("_").replace("allreduce", "all_reduce"), sizes[0])
+        return func(*args, **kwargs)
+
+    return _mode(passed)
+
+
+def _mode(passed: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    base = require("torch.utils._python_dispatch.TorchDispatchMode")
+
+    class Mode(base):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return passed(func, types, args, kwargs or {})
+
+    return Mode()

@@ -13,14 +13,11 @@ from oddrank.torch_names import UnsupportedTorch, replaced, require
 
 
 def pretend_streams() -> Callable[[int], Any]:
-    """Make this process believe that there is an accelerator with streams.
+    """Make this process believe that there is an accelerator with streams; returns what makes one, by its number.
 
     Only what asks the hardware is replaced (is there one, how fast is it, which device is this, and what an event
     does when it runs); Dynamo and AOTAutograd make their real stream graphs. The process is good for nothing else
     afterwards: use it in a rank that is thrown away.
-
-    Returns:
-        A function that makes such a stream, by its number.
     """
     import torch
 
@@ -120,12 +117,7 @@ def _rates(gbytes: float, tflops: float) -> Any:
 
 @contextlib.contextmanager
 def stated_hardware(gbytes: float = 50.0, tflops: float = 0.05) -> Any:
-    """Give a context in which the compiler takes these rates for those of the machine, and asks no GPU.
-
-    Args:
-        gbytes: of a link, in GB/s.
-        tflops: of products, in Tflop/s.
-    """
+    """Give a context in which the compiler takes for the machine's these GB/s of a link and Tflop/s of products."""
     scheduling = require("torch._inductor.fx_passes.overlap_scheduling")
     # torch 2.11 writes an estimate into its log beside the one it uses, and asks CUDA for it
     logged = mock.patch.object(scheduling, "estimate_runtime_analytical", lambda node: 0.0, create=True)

@@ -17,23 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure as _Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Rectangle
 from oddrank.strip.kinds import BLACK, HATCHES, KINDS, SHAPES, WHITE, contrast, ink_on
 from PIL import Image
 
-__all__ = [
-    "BLACK",
-    "HATCHES",
-    "KINDS",
-    "SHAPES",
-    "WHITE",
-    "Figure",
-    "Sheet",
-    "contrast",
-    "ink_on",
-    "label_figure",
-    "styled",
-]
+__all__ = ["BLACK", "HATCHES", "KINDS", "SHAPES", "WHITE", "contrast", "ink_on"]
+__all__ += ["Figure", "Sheet", "label_figure", "styled"]
 
 WIDTH = 10.0  # inches: the width of a notebook's output cell at DPI
 DPI = 110
@@ -97,14 +86,10 @@ class Figure(_Figure):
     data: Mapping[str, Any] = MappingProxyType({})
 
     def png(self, quick: bool = False) -> bytes:
-        """Render the figure.
+        """Render the figure as PNG, in the 256 colours that differ least from its own: edges of letters may differ.
 
         Args:
-            quick: a larger file in less time, for widgets.
-
-        Returns:
-            PNG bytes: in all colours with `quick`, else in the 256 that differ least from them. Where there are more,
-            what differs is the edges of letters and lines.
+            quick: all colours, a larger file in less time, for widgets.
         """
         drawn, packed = io.BytesIO(), io.BytesIO()
         with mpl.rc_context({"text.hinting": "none"} if quick else {}):  # hinting is a third of drawing text
@@ -133,16 +118,7 @@ def _renderer() -> RendererAgg:
 
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float = NORMAL, weight: str = "normal") -> float:
-    """The width of one line of text.
-
-    Args:
-        text: the line.
-        size: in points.
-        weight: 'normal' or 'bold'.
-
-    Returns:
-        Inches, in labkit's font.
-    """
+    """The width of one line of text in labkit's font, in inches; `size` is in points, `weight` 'normal' or 'bold'."""
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     return _renderer().get_text_width_height_descent(text.replace("$", ""), font, ismath=False)[0] / 72
 
@@ -169,12 +145,7 @@ def cut(text: str, width: float, size: float = NORMAL) -> str:
 
 
 def label_figure(fig: _Figure, label: str) -> None:
-    """Write the run label at the lower right of a figure; a second call replaces the first label.
-
-    Args:
-        fig: the figure.
-        label: such as 'gloo · cpu'; '' removes it.
-    """
+    """Write the run label, such as 'gloo · cpu', at the lower right of a figure; it replaces an earlier one."""
     for old in [t for t in fig.texts if t.get_gid() == "run-label"]:
         old.remove()
     if not label:
@@ -211,15 +182,7 @@ class Sheet:
         self._said += [sentence for sentence in sentences if sentence]
 
     def axes(self, left: float, width: float, height: float, top: float | None = None) -> Axes:
-        """Add axes.
-
-        Args:
-            left, width, height: in inches.
-            top: in inches; by default the next free line, which moves on.
-
-        Returns:
-            The axes.
-        """
+        """Add axes at a place in inches; without `top` at the next free line, which moves on."""
         if top is None:
             top = self.top
             self.top += height
@@ -230,14 +193,7 @@ class Sheet:
         return ax
 
     def text(self, text: str, left: float = 0.15, top: float | None = None, **style: Any) -> None:
-        """Write one line of text.
-
-        Args:
-            text: the line.
-            left: in inches.
-            top: of its upper edge, in inches; by default the next free line, which moves on.
-            style: keywords of matplotlib's `Figure.text`.
-        """
+        """Write one line of text; `left` and `top` as for `axes`, the rest as for matplotlib's `Figure.text`."""
         style = {"fontsize": NORMAL, "va": "top", "parse_math": False, **style}
         if top is None:
             top = self.top
@@ -258,12 +214,7 @@ class Sheet:
     def legend(
         self, entries: list[tuple[str, Callable[[Axes, float, float], Any]]], left: float = 0.15
     ) -> None:
-        """Add rows of legend keys.
-
-        Args:
-            entries: pairs of a text and a function `draw(ax, x, y)` that draws its key, in inches.
-            left: in inches.
-        """
+        """Add rows of legend keys: pairs of a text and a function `draw(ax, x, y)` that draws its key, in inches."""
         rows: list[list[tuple[float, Any, str]]] = [[]]
         x = left
         for text, draw in entries:
@@ -283,23 +234,8 @@ class Sheet:
                 ax.text(x + 0.26, 0.1, text, fontsize=SMALL, va="center", color=INK)
         self.top += 0.06
 
-    def behind(self, corners: list[tuple[float, float]], **style: Any) -> None:
-        """Draw a polygon behind all axes.
-
-        Args:
-            corners: in inches from the upper left.
-            style: keywords of matplotlib's `Polygon`.
-        """
-        patch = Polygon([(0, 0)], closed=True, transform=self.fig.transFigure, zorder=-5, **style)
-        self.fig.add_artist(patch)
-        self._placed.append(lambda total: patch.set_xy([(x / self.width, 1 - y / total) for x, y in corners]))
-
     def finish(self, label: str = "", footnote: str = "") -> Figure:
-        """Set the height, place everything, and write the footnote (lower left) and the run label (lower right).
-
-        Returns:
-            The figure.
-        """
+        """Set the height, place everything, and write the footnote (lower left) and the run label (lower right)."""
         room = self.width - 0.45 - (text_width(label, SMALL) + 0.3 if label else 0)
         lines = wrap(footnote, room, SMALL - 0.5) if footnote else []
         total = self.top + max(0.45 if label else 0.1, 0.16 * len(lines) + 0.2)
@@ -342,41 +278,9 @@ def patch(colour: str, hatch: str | None = None, width: float = 0.5) -> Key:
     return lambda ax, x, y: ax.add_patch(Rectangle((x, y - 0.01), 0.2, 0.14, **look))
 
 
-def panel_heading(sheet: Sheet, name: str) -> None:
-    """Write the name of a panel over it, where it has one."""
-    if name:
-        sheet.top += 0.05
-        sheet.text(name, fontweight="bold", fontsize=10.5)
-        sheet.top += 0.03
-
-
 def empty_figure(sheet: Sheet, said: str, label: str, title: str | None = None) -> Figure:
-    """Finish a figure of a table without rows: it says so instead of failing.
-
-    Args:
-        sheet: a sheet with nothing on it.
-        said: what is missing.
-        label: the run label.
-        title: by default `said`.
-
-    Returns:
-        The figure.
-    """
+    """Finish an empty sheet for a table without rows: the figure says what is missing, under a title or that."""
     sheet.title(title or said)
     sheet.text(f"{said}: there is nothing to draw.", color=QUIET)
     sheet.top += 0.2
     return sheet.finish(label)
-
-
-def note_beside(ax: Axes, y: float, text: str, right: float = 10) -> None:
-    """Write a note to the right of the axes.
-
-    Args:
-        ax: the axes.
-        y: its height.
-        text: the note.
-        right: points from the axes.
-    """
-    where = {"xycoords": ax.get_yaxis_transform(), "xytext": (right, 0), "textcoords": "offset points"}
-    size = SMALL + 0.3
-    ax.annotate(text, (1, y), va="center", fontsize=size, annotation_clip=False, **where)

@@ -11,29 +11,6 @@ from kernels import gone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.kernel]
 
-PICTURES = """\
-from labkit.views.style import Sheet, styled
-from labkit.views.widget import InteractiveFigure
-
-
-@styled
-def bars(word):
-    sheet = Sheet()
-    sheet.title(word)
-    sheet.axes(1, 4, 1).bar(list(word), range(1, len(word) + 1))
-    return sheet.finish("a test")
-
-
-class Words(InteractiveFigure):
-    def __init__(self):
-        super().__init__(bars("three"))
-
-    def _build(self, widgets):
-        word = widgets.Dropdown(options=["three", "seven", "eleven"], description="word")
-        return self.picture_with_controls(widgets, {"word": word}, bars)
-
-
-Words()"""
 START = "%load_ext labkit\nimport labkit\nranks = labkit.Ranks(2, device='cpu', backend='gloo')"
 HANG = """\
 %%ranks
@@ -63,27 +40,6 @@ def test_a_lesson_runs_from_top_to_bottom(notebook, times):
     assert numbers == ["" if cells[i]["folded"] else f"[{i + 1}]:" for i in range(count)]
     assert [cell["error"] for cell in cells] == [""] * count
     assert "rank 1 raised RuntimeError: rank 1 tripped" in "".join(cell["text"] for cell in cells)
-
-
-def test_the_widgets_change_the_picture(notebook, times):
-    page = notebook([PICTURES])
-    page.run(0)
-    live, twin = ".widget-image", ".jp-RenderedImage img"
-    seen = [page.wait(lambda: page.picture(live), 30, "the widget's picture")]
-    still = page.wait(lambda: page.picture(twin), 10, "the static twin")
-
-    def different():
-        now = page.picture(live)
-        return now if now not in (None, seen[-1]) else None
-
-    assert page.chosen(".widget-dropdown select") == "three"
-    page.shoot("widgets_at_first", whole=True)
-    for word in ("seven", "eleven"):
-        page.choose(".widget-dropdown select", word)
-        pressed = time.monotonic()
-        seen.append(page.wait(different, 20, f"another picture after {word} was chosen"))
-        times["picture after the word changed"] = time.monotonic() - pressed
-    assert page.picture(twin) == still and len(set(seen)) == 3
 
 
 def test_the_stop_button_ends_a_hanging_cell_and_a_long_call_shows_how_it_stands(notebook, times):

@@ -8,7 +8,7 @@ import pytest
 from kernels import LIVE
 from oddrank.live.introspect import Activity
 
-from labkit.ranks.progress import FIRST_LINE_S, Progress
+from labkit.ranks.progress import Progress
 
 
 class Rank:
@@ -77,19 +77,6 @@ def test_compiling_is_told_from_running(lesson):
     texts = [message["data"]["text/plain"] for message in shown[:-1]]
     # it may be done before rank 1 is
     assert "rank 0  compiling at In [" in [text for text in texts if "rank 0  finished" not in text][-1]
-
-
-def test_on_a_terminal_a_line_now_and_then(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    live = Progress("2 ranks · gloo · cpu")
-    for seconds in (3.0, FIRST_LINE_S + 0.5, FIRST_LINE_S + 2, 2 * FIRST_LINE_S + 0.5):
-        live.show([Rank(0, "finished"), Rank(1, "running")], seconds)
-    live.end("done", 21.0)
-    assert capsys.readouterr().err.splitlines() == [
-        line
-        for seconds in (10, 20)
-        for line in (f"2 ranks · gloo · cpu: running, {seconds} s", "  rank 0  finished", "  rank 1  running")
-    ]
 
 
 def test_a_start_says_what_it_waits_for_from_its_second_second_on(monkeypatch):

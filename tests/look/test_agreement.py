@@ -23,6 +23,7 @@ EXPECTED = {
     "given up": (0, 1, 0, 1, 0),
     "recompile": (4, 2, 2, 0, 2),
     "two": (4, 2, 1, 0, 0),
+    "generator": (0, 1, 0, 2, 0),  # Dynamo gives up the generator, too, and its trace does not say so
 }
 
 
@@ -53,8 +54,19 @@ def functions(name: str) -> tuple[list, list[int]]:
             x = x * 2
         return x
 
+    def items(x):
+        for _ in range(2):
+            yield x.sin()
+
+    def consuming(x):
+        for y in items(x):
+            torch._dynamo.graph_break()
+            x = x + y
+        return x
+
     block = Block()
     return {
+        "generator": ([consuming], [3]),
         "loop": ([torch.nn.Sequential(block, block, block)], [3]),  # four executed breaks, in two compiles
         "given up": ([given_up], [3]),
         "recompile": ([Block()], [3, 4, 5]),
@@ -75,7 +87,13 @@ def run(name: str, turns: int, counted: Path) -> None:
             for fn in compiled:
                 fn(torch.ones(sizes[min(turn, len(sizes) - 1)]))
     counted.write_text(
-        json.dumps([counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())])
+        json.dumps(
+            [
+                counters["stats"]["unique_graphs"],
+                sum(counters["graph_break"].values()),
+                counters["frames"]["total"] - counters["frames"]["ok"],
+            ]
+        )
     )
 
 
@@ -99,8 +117,8 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
         assert looked[name].compiled_breaks() == f"{breaks} on rank 0", name
         assert len(re.findall(r"Graph break (?:in user code|\(user stack)", printed[name])) == breaks, name
         assert len(re.findall("Recompiling function", printed[name])) == recompiles, name
-        assert json.loads((tmp_path / f"{name}.json").read_text()) == [graphs, in_counters], name
-        assert f"Breaks compiled</b>, frames given up included: {breaks} on rank 0" in page.html(looked[name])
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == [graphs, in_counters, given_up], name
+        assert f"TORCH_LOGS=graph_breaks: {breaks} on rank 0" in page.html(looked[name])
     assert looked["loop"].counts["breaks"][0] == 4, "executed breaks, of two that were compiled"
 
     tool = tlparse.tool()

@@ -86,3 +86,37 @@ def test_verify_compares_before_it_runs(tmp_path, monkeypatch, capsys):
     assert cli.main(["look", "--verify", str(script)]) == 3
     said = capsys.readouterr().err
     assert "different collectives (different shape)" in said and "(2, 2) float32 at uneven.py:4" in said
+
+
+def outside(around: str) -> list[int]:
+    """Train a module in whose middle compiled code runs; the collectives of each step in torch's flight record."""
+    import torch
+    from oddrank.live import introspect
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    torch._dynamo.reset()
+    net: nn.Module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    if around == "DDP":
+        net[1].compile(backend="aot_eager")
+        net = nn.parallel.DistributedDataParallel(net)
+    else:
+        fully_shard(net[1])
+        net[1].compile(backend="aot_eager")
+        fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    found: list[int] = []
+    for _ in range(5):
+        before = len(introspect.collectives() or ())
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(len(introspect.collectives() or ()) - before)
+    return found
+
+
+@pytest.mark.parametrize("around", ["DDP", "fully_shard"])
+def test_collectives_before_the_first_compiled_call_belong_to_the_step(ranks, around):
+    (count,) = set(ranks.run(outside, around)[0][2:])
+    counted = look(ranks, outside, around).counts["collectives"]
+    assert count > 2 and list(counted) == [count, count], "buffers, or the parameters of the outermost module"

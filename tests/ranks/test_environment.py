@@ -129,10 +129,12 @@ def test_an_import_may_start_a_program(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({"": "x"}, "env: '' cannot be a variable's name"),
-        ({"A=B": "x"}, "env: 'A=B' cannot be a variable's name"),
-        ({1: "x"}, "env: 1 cannot be a variable's name"),
-        ({"A": 1}, "env: A is text without a NUL, or None for not set, got 1"),
+        ({"": "x"}, "env: '' cannot be 'x': a name is text without '='"),
+        ({"A=B": "x"}, "env: 'A=B' cannot be 'x'"),
+        ({1: "x"}, "env: 1 cannot be 'x'"),
+        ({"A": 1}, "env: 'A' cannot be 1: a name is text without '=', a value is text without a NUL"),
+        ({"A": 0}, "env: 'A' cannot be 0"),
+        ({"A": "x\0y"}, "env: 'A' cannot be 'x\\x00y'"),
         ([1], "env is a mapping of variables to their values, got list"),
     ],
 )

@@ -14,7 +14,7 @@ from kernels import gone
 import labkit
 from labkit.pace import patience
 from labkit.ranks import call as calls
-from labkit.ranks.group import interrupt_thread
+from labkit.ranks.interrupts import interrupt_thread
 
 pytestmark = pytest.mark.slow
 

@@ -199,7 +199,7 @@ def test_other_threads_run_while_the_main_thread_waits_and_can_say_where_or_abor
 
         def control():
             time.sleep(0.2)
-            said.append(group.where())
+            said.append(group._board.where())
             group.abort()
 
         thread = threading.Thread(target=control)
@@ -208,7 +208,7 @@ def test_other_threads_run_while_the_main_thread_waits_and_can_say_where_or_abor
             dist.barrier(group=group)
         except Exception as error:
             thread.join()
-            raise RuntimeError(f"{said} {group.where()!r} {error}") from sys.exc_info()[1]
+            raise RuntimeError(f"{said} {group._board.where()!r} {error}") from sys.exc_info()[1]
 
     found = three.run(attempt, calls)
     for rank in (0, 2):

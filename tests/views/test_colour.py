@@ -70,15 +70,6 @@ def test_text_on_a_bar_and_on_white_can_be_read_by_the_standards_contrast():
     assert style.contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)  # the grey that just fails
 
 
-def test_the_views_write_on_bars_with_that_ink(broken):
-    from matplotlib.colors import to_hex
-
-    (ax,) = (ax for ax in strip(broken).axes if ax.get_label() == "whole")
-    written = {text.get_text(): to_hex(text.get_color()).upper() for text in ax.texts}
-    assert written["allreduce"] == style.ink_on(style.KINDS["collective"][0])
-    assert written["1/0"] == style.ink_on(style.KINDS["compute"][0])
-
-
 def test_kinds_of_one_lane_differ_in_more_than_colour():
     for kinds in (style.KINDS.keys() - {"transfer"}, style.STREAM_KINDS):
         inside = {kind: (style.SHAPES[kind], style.HATCHES.get(kind)) for kind in kinds}

@@ -6,6 +6,8 @@ import base64
 import re
 
 import nbformat
+import pytest
+from nbclient import NotebookClient
 
 from labkit.views import strip
 from tools import fit
@@ -42,3 +44,20 @@ def test_a_figure_without_a_summary_is_still_shown():
 
     cell = shown(Figure())
     assert re.fullmatch("<Figure .*>", cell.outputs[0].data["text/plain"]) and fit.alt_text(cell, 0) == ""
+
+
+DRAWN = """
+from course.guards.odd_shape_figures import lanes
+spans = [{"kind": "compile", "start": 0.0, "end": 0.5}]
+lanes({"one": {0: {"spans": spans, "ended": "right"}}}, 1.0, "simulated")"""
+
+
+@pytest.mark.kernel
+@pytest.mark.slow
+def test_a_kernel_shows_a_figure_once_with_and_without_pyplot():
+    cells = [nbformat.v4.new_code_cell(code) for code in (DRAWN, "import matplotlib.pyplot as plt" + DRAWN)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    for cell in notebook.cells:
+        (shown,) = cell.outputs
+        assert shown["metadata"]["image/png"]["alt"] == shown["data"]["text/plain"] != ""

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 from oddrank.look import conditions, decisions, outcomes, perturbations_page
+from oddrank.look import perturbations as perturbing
 from oddrank.look.conditions import shorter
 from oddrank.look.decisions import Decision, parting
+from oddrank.look.endings import Ending
 from oddrank.look.outcomes import Outcome
 from oddrank.look.perturbations import perturbations
 from processes import left
@@ -124,13 +126,30 @@ def test_a_program_that_differs_from_run_to_run_is_not_laid_at_the_door_of_a_dif
         WARM, "", ["collectives"], ["rank 0 calls 2 all_reduce, and 1 all_reduce without it"], "", 3.0, "warm"
     )
     other = Outcome("logs", "TORCH_LOGS=recompiles", ["collectives"], [], "", 3.0, "logs")
-    said = outcomes.verdict([own, other], 1)
+    said = outcomes.verdict([own, replace(other, found=[])], 1)
     assert said.startswith(
-        f"2 of 2 runs differ: {WARM}, logs; the program as it is differs between its own two runs"
+        "the same in what was compared in each of 2 runs: graphs, recompiles and numbers; the program as it is differs"
+        " between its own two runs"
     )
-    assert "(other collectives)" in said and "by one thing" not in said
+    assert "(other collectives)" in said and said.endswith("no run with a difference was blamed for that")
     same = replace(own, found=[])
     assert outcomes.verdict([same, other], 1) == "1 of 2 runs differ, by one thing on rank 1: logs"
+
+
+def test_what_the_program_as_it_is_does_by_itself_is_no_finding_but_how_a_run_ends_is(tmp_path, monkeypatch):
+    def found(graph: str, own: list[str], ending: Ending) -> list[str]:
+        kinds = ["collectives"] if ending.said else []
+        monkeypatch.setattr(perturbing, "compare", lambda *_: (kinds, kinds))
+        base, now = (
+            perturbing._Trial(tmp_path, end, 1.0, None, _ranks({"graph": one}))
+            for one, end in (("a", Ending()), (graph, ending))
+        )
+        return perturbing._row("logs", "more logs", now, base, -1, False, own).found
+
+    assert found("b", [], Ending()) == ["graph"]
+    assert found("b", ["graph"], Ending()) == []
+    diverged = Ending("different collectives", diverged=True)
+    assert found("a", ["collectives", "graph"], diverged) == ["collectives"]
 
 
 @pytest.mark.slow
@@ -174,7 +193,6 @@ def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
             {"code": "z"},
             "kernel: Inductor's code of f (a.py:1) is another on rank 1 than on rank 0, for the same graph",
         ),
-        ({"pieces": 2}, "bucket: DDP cut f (a.py:1) into 2 graphs on rank 1 and 1 on rank 0"),
         (
             {"again": "x.size()[0] == 8"},
             "guard: f (a.py:1) was compiled again on rank 1: x.size()[0] == 8; on rank 0: nothing",
@@ -185,7 +203,7 @@ def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
     ],
 )
 def test_the_first_decision_in_which_a_rank_parts_is_named(mine, said):
-    alike = {"graph": "a", "cached": "hit", "code": "y", "pieces": 1}
+    alike = {"graph": "a", "cached": "hit", "code": "y"}
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike), 1) == said
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike | mine), 1) == "", "it was so before"
     # where every rank goes along, the run before says what is other
@@ -197,7 +215,7 @@ def test_the_first_decision_in_which_a_rank_parts_is_named(mine, said):
 
 def test_what_ranks_wrote_is_read_as_data_of_others(tmp_path):
     good = json.dumps(vars(Decision("0/0", "f")))
-    bad = ["{", "[]", json.dumps({"id": "1/0"}), good.replace('"pieces": 0', '"pieces": "x"'), good[:-5]]
+    bad = ["{", "[]", json.dumps({"id": "1/0"}), good.replace('"done": false', '"done": 0'), good[:-5]]
     (tmp_path / "decisions-0.jsonl").write_text("\n".join([*bad, good]))
     (tmp_path / "decisions-x.jsonl").write_text(good)
     assert decisions.read(tmp_path) == {0: {"0/0": Decision("0/0", "f")}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from oddrank.look.program import watch
 from oddrank.look.steps import Options
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -16,37 +19,95 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
 import programs  # noqa: E402
 
 WORDS = """inference training step_in_compiled_function compiled_optimizer_with_schedule compiled_closure ddp sharded
-sizes_that_change break_in_a_loop checkpointed compiled_in_a_compiled_function names_in_compiled_function"""
+sizes_that_change break_in_a_loop checkpointed compiled_in_a_compiled_function names_in_compiled_function left_dtensor
+branches_on_values module_around_its_compiled_one buffers_of_a_compiled_module buffers_around_a_compiled_module"""
+
+
+TURNS = 5
+
+
+def train(call, opt):
+    for _ in range(TURNS):
+        call(programs.batch()).sum().backward()
+        opt.step()
+        opt.zero_grad()
 
 
 def left_dtensor():
-    """A DTensor that is made and left in a compiled function."""
     net, mesh = programs.small_net(), init_device_mesh("cpu", (1,))
 
     @torch.compile(backend="aot_eager")
     def gathered(x):
         return net(DTensor.from_local(net(x), mesh, [Shard(0)]).full_tensor())
 
-    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    train(gathered, torch.optim.SGD(net.parameters(), lr=0.1))
 
-    def step(turn):
-        gathered(programs.batch()).sum().backward()
+
+def buffers_of_a_compiled_module(inside=False):
+    net = nn.Sequential(programs.small_net(), nn.BatchNorm1d(8))
+    if inside:
+        net[0] = torch.compile(net[0], backend="aot_eager")
+    ddp = nn.parallel.DistributedDataParallel(net)
+    call = ddp if inside else torch.compile(ddp, backend="aot_eager")
+    train(call, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+def buffers_around_a_compiled_module():
+    buffers_of_a_compiled_module(inside=True)
+
+
+def branches_on_values():
+    def trained(x):
+        x = x + random.randint(1, 3) if random.random() < 2 else x
+        if os.path.exists("/") and x.sum() > 0:
+            x = x * x.mean().item()
+        return x.sum() if not x.isnan().any() else x.mean()
+
+    def scaled(x):
+        return x * x.sum().item()
+
+    random.seed(0)
+    compiled, parameter = torch.compile(trained, backend="aot_eager"), nn.Parameter(programs.batch())
+    opt = torch.optim.SGD([parameter], lr=0.1)
+    for _ in range(TURNS):
+        loss = compiled(parameter)
+        loss.backward()
+        if float(loss) > 1e9 or loss.tolist() == 0:
+            break
         opt.step()
-        opt.zero_grad()
-
-    return step
-
-
-PROGRAMS = [*(programs.PROGRAMS[name] for name in WORDS.split()), programs.Program(left_dtensor, 1, 5)]
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        torch.compile(scaled, backend="aot_eager", fullgraph=True)(programs.batch())
 
 
-def run(program: programs.Program) -> None:
-    step = program.make()
-    for turn in range(5):
+def module_around_its_compiled_one():
+    class Task(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x).sum()
+
+    net = programs.small_net()
+    compiled, opt = torch.compile(Task(net), backend="eager"), torch.optim.SGD(net.parameters(), lr=0.1)
+    for size in (4, 6, 4):
+        for _ in range(TURNS):
+            compiled(programs.batch(size)).backward()
+            opt.step()
+        with torch.no_grad():
+            net(programs.batch(size))
+            torch.compile(net[0], backend="eager")(programs.batch(size))
+
+
+def run(name: str) -> None:
+    if name not in programs.PROGRAMS:
+        return globals()[name]()
+    step = programs.PROGRAMS[name].make()
+    for turn in range(TURNS):
         step(turn)
 
 
-def counted(program: programs.Program, looked_at: bool) -> dict[str, dict[str, int]]:
+def counted(program: str, looked_at: bool) -> dict[str, dict[str, int]]:
     """Torch's counters after a program, in words that do not name its process."""
     counters = torch._dynamo.utils.counters
     torch._dynamo.reset()
@@ -60,7 +121,7 @@ def counted(program: programs.Program, looked_at: bool) -> dict[str, dict[str, i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+@pytest.mark.parametrize("program", WORDS.split())
 def test_counters_are_those_without_look(alone, program):
     for looked_at in (False, True):  # once for what torch makes on first use
         alone.run(counted, program, looked_at)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, rows, switches, training
+from oddrank.look import callables, page, rows, switches, training
 from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
-from oddrank.look.causes import _fix, causes
+from oddrank.look.causes import _fix, causes, shown
 from oddrank.look.library_breaks import folded
 from oddrank.look.look import HELD, RECORDED, WHOLE, Look, together
 from oddrank.look.owners import library_of, owner_of
-from oddrank.record import Compile, Mark, Range, Tables
+from oddrank.look.steps import Options, Steps
+from oddrank.record import Compile, Mark, Range, Record, Tables
 from oddrank.record.guard_words import words
 
 from labkit.report import Report
@@ -97,6 +99,14 @@ def ran(code: str, *ranges: Range, **held: list[dict[str, Any]]) -> Rank:
         ("GLOBAL_STATE changed: grad_mode ", "gradients are on in one call and off in another (`grad_mode`)"),
         ("len(self.items) == 3", "the length of `self.items` changes (it was 3)"),
         ("L['self']._modules['a'].rate == 0.1", "`self.a.rate` changes (it was 0.1)"),
+        (
+            "tensor 'p' rank mismatch. expected 2, actual 3",
+            "the number of dimensions of `p` changes (2 -> 3)",
+        ),
+        (
+            "expected type of 'p' to be a tensor type, ' but found <class 'NoneType'>",
+            "`p` is a tensor in one call and None in another",
+        ),
     ],
 )
 def test_a_guard_in_words(guard, said):
@@ -263,6 +273,14 @@ def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
         "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
         " helper"
     ]
+    # a model's code may be a library's, and have been compiled for more reasons
+    own.file, own.why = f"{LIBRARIES}lib/model.py", size.format("input_ids")
+    later = again(
+        "tensor 'mask' dtype mismatch. expected Float, actual Half", (own.file, 9, "Net.forward"), 2
+    )
+    rank.compiles.append(later)
+    assert [one.said for one in causes(look(rank))] == ["Net.forward was compiled 3 times"]
+    rank.compiles.pop()
     # for a reason of its own it is a cause
     own.why = "self.rate == 0.1"
     assert len(causes(look(rank))) == 2
@@ -308,8 +326,91 @@ def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
     compiles = [again(guard, ("serve.py", 9, "Llama.forward"))]
     (decoding,) = causes(look(Rank(compiles, ranges=step(region(), name="oddrank.forward"))))
     (training,) = causes(look(Rank(compiles, ranges=step(region()))))
-    assert "a single token after a prompt" in decoding.fix and "drop" not in decoding.fix
-    assert training.fix.startswith("pad it, or drop that batch")
+    assert "one for single tokens" in decoding.fix and decoding.expected
+    assert training.fix.startswith("pad it, or drop that batch") and not training.expected
+
+
+@pytest.mark.parametrize(
+    ("guard", "settled", "other"),
+    [
+        (
+            "self.red_dim == -2",
+            "expected once each: the recorded steps run all 2",
+            "make the number a tensor",
+        ),
+        (
+            "___check_obj_id(self.net, 140), type=<class 'P'>",
+            "expected once each",
+            "where several modules share",
+        ),
+        (
+            "tensor 'ids' size mismatch at index 1. expected 12, actual 1",
+            "one for single tokens",
+            "pad it, or drop",
+        ),
+    ],
+)
+def test_code_that_every_step_goes_on_to_use_is_expected(guard, settled, other):
+    """A value that changes from time to time leaves code that runs no more, or compiles in the steps."""
+    first = Compile(0, "Net.forward/0", "train.py", 9, "Net.forward", outcome="graph", operators=1)
+
+    def fix(runs: tuple[int, int], during: bool) -> str:
+        compiles = [
+            replace(one, runs=n, during=during)
+            for one, n in zip((first, again(guard, first_at)), runs, strict=True)
+        ]
+        rank = Rank(compiles, ranges=step(region()))
+        report = rank.report(0, {"world_size": 1})
+        report.tables["all_compiles"]["during"] = True
+        (cause,) = causes(together([report]))
+        assert cause.expected == cause.fix.startswith("expected")
+        return cause.fix
+
+    first_at = ("train.py", 9, "Net.forward")
+    assert settled in fix((2, 1), False)
+    for runs, during in (((0, 2), False), ((2, 1), True)):
+        assert other in fix(runs, during)
+
+
+def test_three_causes_stand_open_and_what_needs_nothing_comes_last():
+    guards = ["GLOBAL_STATE changed: grad_mode ", *(f"self.rate == 0.{n}" for n in range(4))]
+    rows = [again(guard, ("train.py", n, f"Net.f{n}"), seconds=9.0 - n) for n, guard in enumerate(guards)]
+    looked = look(Rank(rows))
+    lines = shown(causes(looked))
+    assert [line for line in lines if line[0].isdigit()] == [
+        *(f"{n}. train.py:{n} (Net.f{n}): Net.f{n} was compiled 2 times" for n in (1, 2, 3, 4)),
+        "5. train.py:0 (Net.f0): Net.f0 was compiled 2 times; expected once: one compile with gradients and one"
+        " without",
+    ]
+    assert sum(line.startswith("   fix: ") for line in lines) == 3
+    assert page.html(looked).count("<li><details>") == 2
+
+
+def test_a_forward_in_a_decorator_has_the_name_of_its_class():
+    def decorated(fn):
+        @functools.wraps(fn)
+        def wrapper(*args):
+            return fn(*args)
+
+        return wrapper
+
+    class Llama(torch.nn.Module):
+        @decorated
+        def forward(self, x):
+            return x
+
+    class Bert(torch.nn.Module):
+        forward = decorated(lambda self, x: x)
+
+    code = Llama.forward.__code__
+    row = Compile(0, "0/0", code.co_filename, code.co_firstlineno, "decorated.wrapper")
+    model = Llama()
+    callables.name_forwards([row])
+    assert row.name == "Llama.forward"
+    other, row.func = Bert(), "decorated.wrapper"
+    callables.name_forwards([row])
+    assert row.name == "decorated.wrapper", "either may have been called"
+    assert model is not other
 
 
 def test_a_compile_without_a_graph_says_what_stood_before_it():
@@ -339,7 +440,7 @@ def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
         rank.marks.append(Mark(0, f"{depth}/0", *frame, kind, name="skipped", chain=deeper, report="skipped"))
     (one,) = folded(look(rank))
     assert str(one).endswith(
-        "1 break of FSDP2 (0 executed in each); given up for it: lib/model.py:80 (Decoder.forward)"
+        "1 break of FSDP2, not executed; given up for it: lib/model.py:80 (Decoder.forward)"
     )
 
 
@@ -362,9 +463,9 @@ ON, DDP_ASKED = effect(note="on"), {"name": "Net.forward", "ddp": True, "calls":
         ([ON, effect("2 all_gather", "1 all_gather")], BUCKETS, "did change a graph: before: 2 all_gather; after: 1"),
         ([ON, effect("1 gather, 9 ops", "1 gather, 9 ops")], BUCKETS, "because a bucket needs two collectives"),
         ([ON, effect("2 all_gather", "2 all_gather")], BUCKETS, "(torch gives no reason)"),
-        ([ON, effect()], BUCKETS, "no effect, because no graph of 1 has a collective in it"),
-        ([ON], BUCKETS, "cannot tell, because all 1 graphs came from Inductor's cache"),
-        ([ON, ON, effect("2 g", "1 g")], BUCKETS, "cannot tell for 1 of 2 graphs, which came from a cache"),
+        ([ON, effect()], BUCKETS, "no effect, because no graph has a collective in it"),
+        ([ON], BUCKETS, "cannot tell, because every graph came from Inductor's cache"),
+        ([ON, ON, effect("2 g", "1 g")], BUCKETS, "cannot tell for 1 of 2 graphs: they came from a cache"),
         ([effect("2 g", "1 g")], BUCKETS, ""),  # nobody asked for it
         ([effect("2", "2", switch="DDPOptimizer")], "DDPOptimizer", "into 2 graphs; DDP has 2 buckets"),
         ([effect("1", "1", switch="DDPOptimizer")], "DDPOptimizer", "no effect, because it found the parameters of 1"),
@@ -512,6 +613,22 @@ def test_ranks_have_one_batch_where_inputs_and_losses_are_equal(one, other, same
         for kind, print_ in seen.items()
     ]
     assert bool(training.batches(pd.DataFrame(rows))) == same
+
+
+def test_the_first_loss_that_is_no_number_is_said_with_its_rank():
+    steps = Steps(Options())
+    found = []
+    for rank, losses in enumerate(([1.0, 2.0, float("inf"), float("nan")], [3.0, 1.0, 2.0, 1.0])):
+        one = training.Training(steps)
+        steps.open, steps.rec = True, Record()
+        for steps.found, loss in enumerate(losses, 3):
+            one._backward([torch.tensor(loss)])
+        found.append(one.tables(rank, 0, {})["seen"])
+    (said,) = training.broken(pd.concat(found))
+    assert (
+        said.said == "the loss is inf in step 5 of the run on rank 0, and in 1 of the recorded steps after it"
+    )
+    assert training.broken(found[1]) == [] and training.batches(pd.concat(found)) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from oddrank.look import breaks, compile_start, journal
+from oddrank.live.failure import Outcome
+from oddrank.look import breaks, compile_start, endings, journal
+from oddrank.look.program import Program
+from oddrank.look.steps import Options
+from oddrank.look.torchrun import OUTPUT, Request
+from oddrank.look.watch import Limits
 from oddrank.record import Compile, install
 from oddrank.record.compiles import Try
 
@@ -54,6 +59,36 @@ def test_a_rank_that_is_ended_in_a_compile_has_said_so(tmp_path: Path, end: str)
         assert (
             "rank 1 was compiling here:" in failure and "raised RuntimeError: rank 1 did not come" in failure
         )
+
+
+@pytest.mark.parametrize(
+    ("last", "said", "hinted"),
+    [
+        ("_ops.py", "48 vs 32. Is there a distributed collective mismatch in your code?", True),
+        ("_ops.py", "the operator has no such kernel", False),
+        ("distributed/_functional_collectives.py", "", True),
+        ("_ops.py", "", False),  # it may have been any operator
+    ],
+)
+def test_a_rank_that_gloo_ends_in_an_operator_has_its_reason_and_the_advice(tmp_path, last, said, hinted):
+    """Functional collectives are operators, and stand in `torch/_ops.py` as all of them do."""
+    stack = [
+        ("/home/ada/lib/python3.11/site-packages/torch/" + last, 9, "call"),
+        ("/home/ada/train.py", 7, "main"),
+    ]
+    frames = "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in stack)
+    endings.crash_file(tmp_path, 0).write_text(f"Fatal Python error: Aborted\n\nThread 0x1:\n{frames}")
+    printed = tmp_path / OUTPUT / "run" / "attempt_0" / "0" / "stderr.log"
+    printed.parent.mkdir(parents=True)
+    thrown = (
+        f"terminate called after throwing an instance of 'E'\n  what():  [enforce fail at a.cc:4] {said}\n"
+    )
+    printed.write_text(f"epoch 0\n{thrown if said else ''}")
+    peer = Outcome(1, "error", "RuntimeError", "Connection reset by peer")
+    request = Request(Program("train.py"), Options(), Limits())
+    told = endings.ending([endings.gone(tmp_path, 0, -6), peer], None, request, 1.0).said
+    assert f"rank 0 died: killed by SIGABRT{f' ({said})' if said else ''}, here:" in told
+    assert ("--verify" in told) == hinted
 
 
 def made(outcome: str = "unfinished", failure: tuple[str, str, str, int] = ("", "", "", 0), **row) -> Try:

@@ -118,7 +118,7 @@ def test_another_reason_of_one_line_is_no_other_cause(alike):
     for run in alike["versions"][1]["runs"]:
         run["causes"][0] = cause | {"said": "said in other words"}
     _, told = changes.tell(alike["versions"])
-    assert told.changes == [] and "said in other words now" in told.reworded[0]
+    assert told.changes == []
 
 
 def test_names_of_changes_are_those_that_can_be_allowed(pair, alike):

@@ -71,6 +71,11 @@ def test_a_break_on_one_rank_is_a_difference():
     assert (found.steps[0].kind, str(found.steps[1])) == ("collective", "break print at m.py:2 (f)")
 
 
+def test_a_graph_that_differs_because_one_rank_breaks_in_it_says_so():
+    ranks = [made(0, region(1), digest="bb", reason="print"), made(1, region(1))]
+    assert str(difference(*ranks)).endswith("on rank 1; it breaks on rank 0 only: print at m.py:2 (f)")
+
+
 def test_a_step_in_a_library_is_told_with_the_programs_step_that_follows():
     told = str(difference(made(0, region(1, "9/0"), region(3)), made(1, region(3))))
     assert "region helper at python/contextlib.py:299 (helper), then region f at m.py:1 (f)" in told

@@ -46,6 +46,17 @@ def test_recompiles_say_which_guard_failed_and_where():
     assert warm.counts[0].recompiles == 0
 
 
+def test_a_compile_that_is_interrupted_has_not_ended():
+    def interrupted(graph, inputs):
+        raise KeyboardInterrupt
+
+    for fullgraph in (False, True):
+        run = torch.compile(lambda x: x + 1, backend=interrupted, fullgraph=fullgraph)
+        with pytest.raises(KeyboardInterrupt), record() as rec:
+            run(torch.ones(3))
+        assert [row.outcome for row in rec.compiles] == ["unfinished"] and rec.counts[0].gave_up == 0
+
+
 def test_a_frame_that_is_given_up_stays_so_until_dynamo_is_reset():
     def sized(x):
         return x + 1

@@ -243,3 +243,27 @@ def test_a_hook_of_a_backward_and_a_trace_that_was_cut_off(tmp_path):
     log.write_bytes(text[: cut + 40])
     (section,) = (s for s in annotate(read(traces)).listing.sections if s.name == "step")
     assert "unfinished" in {note.kind for row in section.rows for note in row.notes}
+
+
+def test_a_collective_of_the_lowered_graph_alone_stands_at_its_line_and_a_scripts_line_has_its_text(file):
+    pd = pytest.importorskip("pandas")
+    from oddrank.look import program_source
+
+    script = f"{TEXT}\n\nstep(x)\nloss.backward()\n"
+    tables = rank(file, 0, ("0", "0"))
+    calls = (("all_reduce", 3, "step", "0/0"), ("all_gather_into_tensor", 2, "step", "0/0"))
+    calls += (("reduce_scatter_tensor", 9, "<module>", ""),)
+    for name, line, func, compile in calls:
+        tables.collectives.append(
+            Collective(0, compile, name, "0: 0", "4", "float32", file, line, func, compiled=True)
+        )
+    kept = pd.DataFrame([(file, program_source.WHOLE, script)], columns=["file", "line", "text"])
+    rows = {
+        row.number: (row.text.strip(), [note.words for note in row.notes if note.kind == "collective"])
+        for section in program_source.annotated(tables, kept).listing.sections
+        for row in section.rows
+    }
+    lowered, backward = "in the lowered graph alone", "in a backward"
+    assert rows[2] == ("y = x.sin()", [f"all_gather_into_tensor · f32[4] · group 0: 0 · {lowered}"])
+    assert len(rows[3][1]) == 1 and lowered not in rows[3][1][0]  # it stands in Dynamo's graph
+    assert rows[9] == ("loss.backward()", [f"reduce_scatter_tensor · f32[4] · group 0: 0 · {backward}"])

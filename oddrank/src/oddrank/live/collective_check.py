@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -103,7 +104,7 @@ class Signature:
         settings += [f"root {self.root}"] if self.root >= 0 else []
         op = f"{self.op}({', '.join(settings)})" if settings else self.op
         place = self.lines[0] if self.lines else ""
-        return Collective(group, number, op, self.shapes, self.dtypes, place, True)
+        return Collective(group, number, op, self.shapes, self.dtypes, place, True, time_ns=time.time_ns())
 
 
 def sign(

@@ -20,6 +20,7 @@ from oddrank.live.stacks import is_bottom, is_hidden, is_library, is_ours, place
 
 MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
+UNFOLDED = 8  # library frames that are shown where ranks differ only in these
 LOOP = 64  # collectives that a loop goes round in
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -48,6 +49,7 @@ class Outcome:
         members: The exceptions of an exception group.
         compiling: Whether it stands in a compile.
         sends: The message that it waits in: 'send' or 'recv', and the other rank.
+        choices: The last branches that it took by a value, where they were noted (`oddrank.look.choices`).
     """
 
     rank: int
@@ -62,6 +64,7 @@ class Outcome:
     members: list[Outcome] = field(default_factory=list)
     compiling: bool = False
     sends: Message | None = None
+    choices: list[Any] = field(default_factory=list)
 
     @classmethod
     def of(cls, rank: int, error: BaseException) -> Outcome:
@@ -284,6 +287,34 @@ def stack(frames: list[tuple[str, str, bool]]) -> str:
     return "\n".join(fold(lines))
 
 
+def unfolded(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Show library frames from the first that differs, of ranks that stand at one line of the program.
+
+    Args:
+        outcomes: How each rank's part of the call ended.
+
+    Returns:
+        The same outcomes, in which `UNFOLDED` of these frames count as the reader's own.
+    """
+    alike: dict[tuple[str, ...], list[Outcome]] = {}
+    for one in outcomes:
+        lines = tuple(where for where, _, library in one.frames if not library)
+        if one.kind == "unfinished" and lines:
+            alike.setdefault(lines, []).append(one)
+    opened: dict[int, Outcome] = {}
+    for same in alike.values():
+        each = [[where for where, *_ in one.frames] for one in same]
+        steps = enumerate(itertools.zip_longest(*each))
+        first = next((i for i, wheres in steps if len(set(wheres)) > 1), None)
+        if first is None:
+            continue
+        shown = range(first, first + UNFOLDED)
+        for one in same:
+            frames = [(w, line, lib and i not in shown) for i, (w, line, lib) in enumerate(one.frames)]
+            opened[id(one)] = replace(one, frames=frames)
+    return [opened.get(id(one), one) for one in outcomes]
+
+
 def fold(lines: Sequence[str]) -> list[str]:
     """Return the lines, with what a recursion repeats only once.
 
@@ -416,7 +447,7 @@ def waiting(head: str, ended: Ending, outcomes: Sequence[Outcome], after: str = 
         outcomes: Where each rank stood.
         after: The last paragraph.
     """
-    found = differences(outcomes)
+    found, outcomes = differences(outcomes), unfolded(outcomes)
     facts = [circle({o.rank: o.sends for o in outcomes if o.sends}), "\n".join(map(str, found))]
     facts += paragraphs(outcomes, Outcome.describe_collectives) if ended == "stalled" else []
     first = next((one.in_words() for one in found if not one.only_lines), "")

@@ -17,6 +17,7 @@ __all__ = ["Message", "circle", "note_messages", "peer_of", "under_way"]
 hide(__file__)
 
 Message = tuple[str, int]  # 'send' or 'recv', and the other rank
+BETWEEN = 6  # frames between a message and its batch
 KEPT = 256  # messages that may be under way at once; older ones are no longer known
 
 
@@ -28,6 +29,8 @@ class _Begun(NamedTuple):
 
 # Gloo's messages are not in torch's flight recorder, and the handle that a program waits with does not name the peer.
 _begun: deque[_Begun] = deque(maxlen=KEPT)
+# called with the messages of a `batch_isend_irecv`, as its first one begins, and the frame that called it
+batches: list[Callable[[Any, Any], None]] = []
 _PEER = {"send": "dstRank", "recv": "srcRank"}  # torch/csrc/distributed/c10d/init.cpp
 _WORDS = {"send": "sends to", "recv": "receives from"}
 _WHY = {
@@ -77,6 +80,8 @@ def note_messages() -> None:
 def _noted(name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(begin)
     def call(group: Any, *given: Any, **named: Any) -> Any:
+        if batches:
+            _tell_batch(sys._getframe(1))
         work = begin(group, *given, **named)
         if work is not None:  # NCCL has one handle for all messages of a batch
             peer = given[1] if len(given) > 1 else named[_PEER[name]]
@@ -85,6 +90,18 @@ def _noted(name: str, begin: Callable[..., Any]) -> Callable[..., Any]:
 
     hide_from_dynamo(call.__code__, calls=True)  # type: ignore[attr-defined]
     return call
+
+
+def _tell_batch(frame: Any) -> None:
+    for _ in range(BETWEEN):
+        if frame is None or frame.f_code.co_name == "batch_isend_irecv":
+            break
+        frame = frame.f_back
+    else:
+        return
+    if frame is not None and frame.f_back is not None:
+        for listener in batches:
+            listener(frame.f_locals["p2p_op_list"], frame.f_back)
 
 
 def peer_of(group: Any, inside: int) -> int | None:

@@ -19,9 +19,11 @@ exit status:
   0  done, and the gate passed
   1  with --against: breaks, graphs, recompiles or collectives rose, or ranks diverged;
      with --torch: a version changes what --allow does not name;
-     with --perturb: a difference on one rank changed more than --allow names
+     with --perturb: a difference on one rank changed more than --allow names;
+     with --eager: what differs from eager is wrong, or it cannot tell
   2  a request that cannot be met, or no step to record
-  3  the script failed; with --torch: on every version; with --perturb: without a difference
+  3  the script failed; with --torch: on every version; with --perturb: without a difference;
+     with --eager: compiled or in eager
 """
 FILES = (
     ("out", "DIR", "a new folder for the page and the data, on each machine"),
@@ -123,6 +125,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", action="store_true", help=what)
     what = "keep the losses of each step and the parameters after the last recorded one, in values-N.pt"
     parser.add_argument("--values", action="store_true", help=what)
+    what = "run it compiled and in eager: is what differs rounding, another algorithm, or wrong?"
+    parser.add_argument("--eager", action="store_true", help=what)
     what = "run it as it is, and then with one difference on one rank at a time"
     parser.add_argument("--perturb", action="store_true", help=what)
     what = "with --perturb: only this difference (may be repeated)"
@@ -169,8 +173,10 @@ def _needs(*packages: str) -> None:
 
 def _look(given: argparse.Namespace) -> int:
     _needs("torch", "pandas")
-    if given.torch and given.perturb:
-        raise ValueError("--torch compares versions, --perturb compares ranks: give one of them")
+    modes = {"torch": "versions", "perturb": "ranks", "eager": "compiled and eager code"}
+    several = [f"--{mode} compares {what}" for mode, what in modes.items() if getattr(given, mode)]
+    if len(several) > 1:
+        raise ValueError(f"{', '.join(several)}: give one of them")
     if given.allow and not (given.torch or given.perturb):
         raise ValueError("--allow is for --torch and --perturb")
     for mode, names in OPTIONS_OF.items():
@@ -185,6 +191,10 @@ def _look(given: argparse.Namespace) -> int:
         from oddrank.look import perturbations
 
         return perturbations.run(given)
+    if given.eager:
+        from oddrank.look import eager
+
+        return eager.run(given)
     from oddrank.look import command
 
     return command.run(given)

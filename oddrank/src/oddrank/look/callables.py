@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import os
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +16,14 @@ import pandas as pd
 import torch
 
 from oddrank import places
+from oddrank.record import Compile
 
-__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack"]
+__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack", "name_forwards"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
+# lines that gave torch.compile a module: what it returns has other names of parameters
+renaming: dict[str, None] = {}
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _INTERPRETER = os.path.join("torch", "fx", "interpreter.py")
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
@@ -55,6 +59,8 @@ class Made:
             own = _not_torchs(model)
             shared = method is None and (not own or not hasattr(model, "__code__"))
             return cls(place, name, own, False, shared, dynamic, **held)
+        if module is model:
+            renaming[place] = None
         parts = list(module.modules())
         own = any(_not_torchs(type(part).forward) for part in parts)
         ddp = any(isinstance(part, torch.nn.parallel.DistributedDataParallel) for part in parts)
@@ -106,6 +112,29 @@ def _stack_of_node(frame: Any) -> str:
 def _not_torchs(fn: Any) -> bool:
     code = getattr(fn, "__code__", None)
     return code is None or not code.co_filename.startswith(_TORCH)
+
+
+def name_forwards(rows: Iterable[Compile]) -> None:
+    """Name compiles of what decorates a module's `forward` as that forward, where one class alone has it.
+
+    Args:
+        rows: Whose `func` is, for instance, 'wrapper'.
+    """
+    unnamed = [row for row in rows if row.func.rpartition(".")[2] != "forward"]
+    if not unnamed:
+        return
+    classes = {type(found) for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)}
+    names: dict[tuple[str, int], set[str]] = {}
+    for kind in classes:
+        fn: Any = kind.forward
+        while hasattr(fn, "__wrapped__"):
+            if (code := getattr(fn, "__code__", None)) is not None:
+                name = f"{kind.__qualname__.rpartition('<locals>.')[2]}.forward"
+                names.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
+            fn = fn.__wrapped__
+    for row in unnamed:
+        if len(named := names.get((row.file, row.line), set())) == 1:
+            (row.func,) = named
 
 
 def asked(made: list[Made]) -> pd.DataFrame:

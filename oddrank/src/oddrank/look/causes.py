@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from oddrank.look import checkpoints, step_collectives, switches, training, weight_names
+from oddrank.look import (
+    checkpoints,
+    crossed,
+    entering,
+    rescaled,
+    step_collectives,
+    switches,
+    training,
+    uncompiled,
+    weight_names,
+)
 from oddrank.look.breaks import LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
@@ -21,28 +31,37 @@ from oddrank.record.guard_words import form, from_break
 __all__ = [
     "ORDER",
     "Cause",
+    "OPEN",
     "causes",
     "followers",
     "shown",
 ]
 
-ORDER = "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
+ORDER = (
+    "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
+    " What needs nothing comes last."
+)
+OPEN = 3  # causes that are told in full
+GENERATOR = "Attempt to trace generator"
+FEW = 3  # codes of a function, each of which the steps go on to use
 _DDP = "DistributedDataParallel.forward was compiled"
+_PYTHON = "python/"
 _UNNAMED = re.compile("`.*?`")
+_LATER = re.compile(r"(?<= -> )(\S+?)(?: -> .*)?\)$")  # values after the first two
 _CHOICE = "expected once for each value, with the sizes that belong to it"
 _ZERO_ONE = "torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic"
 # in a program without an optimizer, which may serve: what has the size 1 there can hardly be left out
-_SERVED = (
-    f"expected once, as for a single token after a prompt, or a single request; else pad it: {_ZERO_ONE}"
-)
+_SERVED = f"expected: one compile for prompts, one for single tokens or requests; {_ZERO_ONE}"
 WASTED = 1e9  # seconds that stand for what is sent without need: after what is wrong, before what takes time
 _CHOICES = "choose outside of the compiled function what the value selects, and pass that"
+_OBJECTS = "make the object once and keep it; where several modules share this code, share it between them"
 # holds the function that torch compiles for all of its own modules
 _SHARED = "torch/_dynamo/external_utils.py"
 # a guard on a text, which selects what a function does
 _SELECTS = re.compile(r" == (['\"]).*\1$")
 # what a break's reason or a failed guard holds -> what to do
 _FIXES = (
+    (GENERATOR, "none where it computes nothing, as a context manager; else call it in a function that is compiled"),
     (r"builtin operator print|Logger|logging", "remove the output, or print after the compiled call"),
     (r"graph_break\(\)", "remove the call of graph_break()"),
     (
@@ -58,14 +77,12 @@ _FIXES = (
     ),
     (r"size mismatch|size\(\)|Eq\(s|length", "use torch._dynamo.mark_dynamic, or pad to a few sizes"),
     (r"requires_grad mismatch", "expected once, as where the first block alone has an input without gradient"),
+    (r"to be a tensor type", "expected once: one compile with a tensor and one without"),
     (r"grad_mode", "expected once: one compile with gradients and one without"),
     (r"param_groups", "keep this setting constant, or make it a tensor: a schedule changes it"),
     (r"dtype mismatch|stride mismatch", "give every call an input of one dtype and layout"),
-    (r"check_obj_id|deallocated", "make the object once and keep it, or share it between the modules"),
-    (
-        r" == -?[\d.]+(?:e-?\d+)?$",
-        "expected once for each of a few values; else make the number a tensor, or keep it constant",
-    ),
+    (r"check_obj_id|deallocated", _OBJECTS),
+    (r" == -?[\d.]+(?:e-?\d+)?$", "make the number a tensor, or keep it constant"),
 )  # fmt: skip
 
 
@@ -76,7 +93,7 @@ class Cause:
     Args:
         said: What happens, with the function.
         place: The line in the program, '' where there is none.
-        library: The library's line where torch stopped, or that holds the guarded value; '' for none.
+        library: The library's line where torch stopped, or that was compiled again; '' for none.
         why: The reason or guard, in words.
         cost: In words, with its unit.
         fix: What to do.
@@ -84,6 +101,7 @@ class Cause:
         seconds: The cost over the whole run, by which causes are ordered; infinite for what stops everything.
         resumed: The line of the break after which a recompiled function goes on, where all its guards are on the value
             from there.
+        stands: What stands at the library's line.
     """
 
     said: str
@@ -95,31 +113,44 @@ class Cause:
     hint: str = ""
     seconds: float = 0.0
     resumed: str = ""
+    stands: str = "torch stopped at"
+
+    @property
+    def expected(self) -> bool:
+        """Whether nothing has to be done."""
+        return self.fix.startswith(("expected", "none"))
+
+    @property
+    def line(self) -> str:
+        """The cause in one line."""
+        return f"{self.lines()[0]}; {self.fix}" if self.expected else self.lines()[0]
 
     def lines(self) -> list[str]:
         """Return the cause as lines of text, without torch's hint."""
-        where = ", ".join(filter(None, [self.place, self.library and f"torch stopped at {self.library}"]))
+        where = ", ".join(filter(None, [self.place, self.library and f"{self.stands} {self.library}"]))
         said = f"{where}: {self.said}" if where else self.said
         told = [f"why: {self.why}" if self.why else "", f"cost: {self.cost}" if self.cost else ""]
         return [said, *filter(None, [*told, f"fix: {self.fix}" if self.fix else ""])]
 
 
 def causes(looked: Look) -> list[Cause]:
-    """Return the causes in the program's own code, the costliest first."""
+    """Return the causes in the program's own code, the costliest first, and last what needs nothing."""
     again = _recompiles(looked)
     again, broke = _resumed([one for one in again if not _follows(one, again)], _breaks(looked))
     found = [
         *_apart(looked),
         *_lost(looked),
+        *_unused(looked),
+        *_numbers(looked),
         *_gradients(looked),
         *_training(looked),
-        *_unused(looked),
         *again,
         *broke,
         *_given_up(looked),
+        *map(_of, uncompiled.bypassed(looked.held["around"])),
         *_names(looked),
     ]
-    return sorted(found, key=lambda cause: -cause.seconds)
+    return sorted(found, key=lambda cause: (cause.expected, -cause.seconds))
 
 
 def followers(looked: Look) -> list[str]:
@@ -131,10 +162,15 @@ def followers(looked: Look) -> list[str]:
 def _follows(cause: Cause, others: Sequence[Cause]) -> bool:
     """Whether a recompile is of Python's code, or of DDP's for the reason of one in the program's own."""
     if cause.said.startswith(_DDP):
-        why = _UNNAMED.sub("", cause.why)
-        own = [one for one in others if not (one.library or one.said.startswith(_DDP))]
-        return any(why in _UNNAMED.sub("", one.why) for one in own)
-    return cause.library.startswith("python/")
+        own = [one for one in others if not (one.said.startswith(_DDP) or one.library.startswith(_PYTHON))]
+        return bool(cause.why) and _reasons([cause]) <= _reasons(own)
+    return cause.library.startswith(_PYTHON)
+
+
+def _reasons(of: Sequence[Cause]) -> set[str]:
+    """The reasons of recompiles, without the names of values, which each function has its own of."""
+    each = (why for one in of for why in _UNNAMED.sub("", one.why).split("; "))
+    return {_LATER.sub(r"\1", why.replace(" each time", "")) for why in each if why != "..."}
 
 
 def _fix(reason: str, otherwise: str = "") -> str:
@@ -191,6 +227,14 @@ def _lost(looked: Look) -> list[Cause]:
     return [_of(one, float("inf")) for one in checkpoints.lost(looked.held["loads"])]
 
 
+def _numbers(looked: Look) -> list[Cause]:
+    """Inputs, messages and gradients that are wrong, without an error."""
+    held = looked.held
+    found = [*entering.unlike(held["entering"]), *crossed.crossed(held["crossed"])]
+    found += rescaled.rescaled(held["rescaled"])
+    return [_of(one, float("inf")) for one in found]
+
+
 def _names(looked: Look) -> list[Cause]:
     """Weights that are kept under names that torch.compile and DDP have changed."""
     return [_of(one) for one in weight_names.kept(looked.held["names"])]
@@ -217,9 +261,10 @@ def _gradients(looked: Look) -> list[Cause]:
 
 
 def _training(looked: Look) -> list[Cause]:
-    """What the recorded steps did not train, trained on the same data, or averaged without need."""
+    """What the recorded steps did not train, trained on the same data or to no number, or averaged without need."""
     held, wrong = looked.held, float("inf")
-    found = [*training.gradients(held["parameters"]), *training.batches(held["seen"])]
+    seen = held["seen"]
+    found = [*training.broken(seen), *training.gradients(held["parameters"]), *training.batches(seen)]
     return [_of(one, wrong) for one in found] + [
         _of(one, WASTED) for one in training.synchronized(held["averages"])
     ]
@@ -242,9 +287,13 @@ def _recompiles(looked: Look) -> list[Cause]:
         reason = next((row.reason for row in mine if form(row.reason) == often[0][0]), "")
         own, library = _own_line(looked, name, where)
         title, verb, why = name, "was", looked.guard_of(name, rank) if mine else ""
-        fix = _fix(reason)
-        if fix.endswith(_ZERO_ONE) and looked.unit == "forward":
+        fix, settled = _fix(reason), not over and _settled(looked, name, rank)
+        if fix.endswith(_ZERO_ONE) and (settled or looked.unit == "forward"):
             fix = _SERVED
+        elif settled and (count <= FEW or fix == _OBJECTS):
+            fix = f"expected once each: the recorded {looked.unit}s run all {count}"
+        elif over and fix.startswith("expected"):
+            fix = ""
         if any(_SELECTS.search(row.reason) for row in mine):  # a size may change along with it
             fix = _CHOICES if over else _CHOICE
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
@@ -260,8 +309,15 @@ def _recompiles(looked: Look) -> list[Cause]:
         cost += ", and the rest runs in Python" if over else ""
         value = bool(mine) and all(from_break(row.reason) for row in mine)
         resumed = name.partition(", resumed at ")[2] if value else ""
-        found.append(Cause(said, own, library, why, cost, fix, seconds=took, resumed=resumed))
+        found.append(Cause(said, own, library, why, cost, fix, seconds=took, resumed=resumed, stands="in"))
     return found
+
+
+def _settled(looked: Look, name: str, rank: int) -> bool:
+    """Whether recorded steps run all that a rank compiled of a function, and compile it no more."""
+    ran = {row.id: row for row in looked.record.compiles if row.rank == rank}
+    ids = [row.id for row in looked.compiled if (row.name, row.rank) == (name, rank)]
+    return all(id_ in ran and ran[id_].runs and not ran[id_].during for id_ in ids)
 
 
 def _sharing(looked: Look, rank: int) -> pd.DataFrame:
@@ -363,21 +419,21 @@ def _given_up(looked: Look) -> list[Cause]:
     for row in given_up:
         first.setdefault((row.name, row.reason, row.place), row)
     for row in first.values():
-        if owner_of(row):
+        library = library_of(row)
+        if owner_of(row) or (GENERATOR in row.reason and library.endswith(f"({row.name})")):
             continue
         cost = "unknown: Python runs the function, and what it calls may be compiled"
         said = f"{row.name} was given up: {row.reason}"
         fix = _fix(row.reason, "move the break out of the loop or block that cannot be resumed")
         hints = "\n".join(row.hints)
-        found.append(Cause(said, row.place, library_of(row), row.explanation, cost, fix, hints))
+        found.append(Cause(said, row.place, library, row.explanation, cost, fix, hints))
     return found
 
 
-def shown(found: Sequence[Cause], most: int) -> list[str]:
-    """Return causes as numbered lines of text, the first `most` of them."""
+def shown(found: Sequence[Cause]) -> list[str]:
+    """Return causes as numbered lines of text, the first `OPEN` in full."""
     lines = []
-    for number, cause in enumerate(found[:most], 1):
-        first, *rest = cause.lines()
+    for number, cause in enumerate(found, 1):
+        first, *rest = cause.lines() if number <= OPEN else [cause.line]
         lines += [f"{number}. {first}", *(f"   {line}" for line in rest)]
-    more = len(found) - most
-    return [*lines, f"   and {more} more"] if more > 0 else lines
+    return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +39,6 @@ class Told:
         changes: What differs from the reference.
         same: What does not.
         left: What was not compared, and why.
-        reworded: Breaks and recompiles of a line for which it gives another reason.
         first: The version that it was compared with; '' for this one itself, or where there is none.
     """
 
@@ -49,7 +47,6 @@ class Told:
     changes: list[Change] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    reworded: list[str] = field(default_factory=list)
     first: str = ""
 
     @property
@@ -178,18 +175,10 @@ def _compare_causes(first: Data, other: Data, told: Told) -> None:
         if key not in every
     ]
     told.left += [f"a cause in some runs of one version only: {_line(one)}" for one in unsteady]
-    for key in (key for key in a if key in b):
-        if _plain(a[key]["said"]) != _plain(b[key]["said"]):
-            place = a[key]["place"] or "without a line"
-            told.reworded.append(f"{place}: {a[key]['said']} before, {b[key]['said']} now")
 
 
 def _line(cause: Data) -> str:
     return ": ".join(filter(None, [cause["place"], cause["said"]]))
-
-
-def _plain(said: str) -> str:
-    return re.sub(r"\d+", "", said)
 
 
 def _compare_values(first: Data, other: Data, told: Told) -> None:

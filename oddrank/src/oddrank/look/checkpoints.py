@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,11 +13,13 @@ from oddrank.look.callables import line_of_program
 from oddrank.look.finding import Finding
 from oddrank.look.steps import wrapped
 
-__all__ = ["TYPES", "Loads", "bare", "lost"]
+__all__ = ["TYPES", "Loads", "bare", "lost", "renamed"]
 
 TYPES = {"rank": "int64", "place": "str", "module": "str", "given": "int64", "matched": "int64"}
 TYPES |= {"missing": "str", "unexpected": "str"}
-WRAPPERS = ("_orig_mod", "module")  # what torch.compile and DDP call the module that they wrap
+COMPILED = "_orig_mod"
+# what torch.compile, DDP, activation checkpointing and FSDP1 call the module that they wrap
+WRAPPERS = (COMPILED, "module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 
 
 class Loads:
@@ -75,6 +77,26 @@ def lost(table: pd.DataFrame) -> list[Finding]:
             fix += " strict=True"
         found.append(Finding(row.place, said, why, fix))
     return found
+
+
+def renamed(asked: Iterable[str], given: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Pair the names that a checkpoint lacks with those that it has, where only names of wrappers differ.
+
+    Args:
+        asked: Names that are asked for.
+        given: Names in the checkpoint.
+
+    Returns:
+        The name in the checkpoint by the one asked for, and the wrappers in which they differ.
+
+    >>> renamed(["a.weight"], ["a._orig_mod.weight", "b"])
+    ({'a.weight': 'a._orig_mod.weight'}, ['_orig_mod'])
+    """
+    have = dict.fromkeys(given)
+    known = {bare(key): key for key in have}
+    pairs = {key: known[bare(key)] for key in asked if key not in have and bare(key) in known}
+    parts = [(key.split("."), other.split(".")) for key, other in pairs.items()]
+    return pairs, [one for one in WRAPPERS if any(a.count(one) != b.count(one) for a, b in parts)]
 
 
 def bare(key: str) -> str:

@@ -250,7 +250,7 @@ def folder_for(out: Path | None, name: str) -> Path:
             raise ValueError(f"--out {out} is there already and not empty: nothing is overwritten")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    stem = f"look-{Path(name).stem}"
+    stem = f"look-{Path(name).name.removesuffix('.py')}"
     for number in itertools.count(1):
         folder = Path.cwd() / (stem if number == 1 else f"{stem}-{number}")
         try:

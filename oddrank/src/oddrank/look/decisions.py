@@ -33,7 +33,6 @@ class Decision:
         name: The function and its place.
         again: The guards that failed, in words; '' for its first compile.
         graph: A hash of Dynamo's graph; '' where there is none yet.
-        pieces: Graphs that DDPOptimizer cut it into, for its buckets; 0 where it cut nothing.
         cached: 'hit' or 'miss' of the compile caches, '' where torch asked none.
         aot: A hash of AOTAutograd's graphs; '' where none was made.
         code: A hash of Inductor's code; '' where none was made.
@@ -44,7 +43,6 @@ class Decision:
     name: str = ""
     again: str = ""
     graph: str = ""
-    pieces: int = 0
     cached: str = ""
     aot: str = ""
     code: str = ""
@@ -60,7 +58,6 @@ class Decision:
             name=f"{row.name} ({place(row.file, row.line)})",
             again=again(row.reasons),
             graph=digest_of_graph(graph) if graph else "",
-            pieces=compile_.pieces,
             cached={True: "hit", False: "miss", None: ""}[row.cached],
             aot="/".join(stages[stage] for stage in CODE[:2] if stage in stages),
             code="/".join(stages[stage] for stage in CODE[2:] if stage in stages),
@@ -98,7 +95,7 @@ def read(folder: Path) -> dict[int, dict[str, Decision]]:
 
     A line that is none, such as the torn last one of a rank that was killed, is left out.
     """
-    kinds = {each.name: {"int": int, "bool": bool}.get(str(each.type), str) for each in fields(Decision)}
+    kinds = {each.name: bool if each.type == "bool" else str for each in fields(Decision)}
     found: dict[int, dict[str, Decision]] = {}
     for path in sorted(folder.glob("decisions-*.jsonl")):
         number = path.stem.partition("-")[2]
@@ -119,10 +116,7 @@ def read(folder: Path) -> dict[int, dict[str, Decision]]:
 
 def graphs(ranks: Mapping[int, Mapping[str, Decision]]) -> dict[int, list[tuple[str, ...]]]:
     """The graphs that each rank compiled, and the guards for which it did so again, in order."""
-    return {
-        rank: [(one.name, one.again, one.graph, str(one.pieces)) for one in mine.values()]
-        for rank, mine in ranks.items()
-    }
+    return {rank: [(one.name, one.again, one.graph) for one in mine.values()] for rank, mine in ranks.items()}
 
 
 def parting(
@@ -170,7 +164,6 @@ def parting(
 PARTS = {
     "again": "guard: {name} was compiled again {a}: {x}; {b}: {y}",
     "graph": "graph: Dynamo's graph of {name} is another {a} than {b}",
-    "pieces": "bucket: DDP cut {name} into {x} graphs {a} and {y} {b}",
     "cached": "cache: {name} was a cache {x} {a} and a {y} {b}",
     "aot": "graph: AOTAutograd's graphs of {name} are others {a} than {b}",
     "code": "kernel: Inductor's code of {name} is another {a} than {b}, for the same graph",
@@ -186,7 +179,7 @@ def _apart(a: Decision, b: Decision, one: str, other: str, parts: Sequence[str] 
     """The first part in which two decisions differ, in words; a part that one of them does not have is none."""
     for part, said in PARTS.items():
         x, y = getattr(a, part), getattr(b, part)
-        if part in parts and x != y and (x and y or part in ("again", "pieces")):
+        if part in parts and x != y and (x and y or part == "again"):
             at = {"a": one if one.startswith("with") else f"on {one}"}
             at["b"] = other if other.startswith("with") else f"on {other}"
             return said.format(name=a.name, x=x or "nothing", y=y or "nothing", **at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -16,11 +17,13 @@ from oddrank.live.failure import (
     crash_frames,
     differences,
     explain,
+    how_it_ended,
     name_all,
     paragraphs,
 )
 from oddrank.live.introspect import Collective, Inspector
-from oddrank.look.torchrun import Request
+from oddrank.look.parting import parted
+from oddrank.look.torchrun import OUTPUT, Request
 from oddrank.look.watch import ENDED, INTERRUPT, Stop
 
 __all__ = ["Ending", "crash_file", "dump", "ending", "gone", "read", "stand"]
@@ -33,8 +36,12 @@ NO_WORD = "gone without a word (os._exit, or ended by the launcher)"
 ENDED_BY_SIGTERM = "ended from outside, by SIGTERM"
 # where a rank stands whose collective gloo has ended, and what gloo says where it raises
 _IN_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/autograd/graph.py")
+_FUNCTIONAL = "torch/distributed/_functional_collectives.py"
 _MISMATCH = "distributed collective mismatch"
-_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends")
+# what C++ prints of an exception that nobody caught, without the line of C++ that raised it
+_UNCAUGHT = re.compile(rb"^  what\(\):  (?:\[enforce fail at [^\]]*\] )?(.*)", re.MULTILINE)
+_LAST = 1 << 16  # bytes of what a rank printed
+_KEPT = ("kind", "type", "message", "frames", "code", "waits", "compiling", "sends", "choices")
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,20 @@ def gone(folder: Path, rank: int, code: int | None = None) -> Outcome:
     """
     crash = crash_file(folder, rank)
     frames = crash_frames(crash.read_text(errors="replace")) if crash.exists() else []
-    return Outcome(rank, "dead", "", "" if code is not None else GONE, frames, code)
+    said = GONE if code is None else ""
+    if code == -signal.SIGABRT and (words := _last_words(folder, rank)):
+        said = f"{how_it_ended(code)} ({words})"
+    return Outcome(rank, "dead", "", said, frames, code)
+
+
+def _last_words(folder: Path, rank: int) -> str:
+    """What the exception says that ended a rank in C++; '' where that is not known."""
+    for path in folder.glob(f"{OUTPUT}/*/*/{rank}/stderr.log"):
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - _LAST, 0))
+            if said := _UNCAUGHT.findall(file.read()):
+                return str(said[-1].decode(errors="replace")).strip()
+    return ""
 
 
 def ending(
@@ -185,7 +205,7 @@ def ending(
     failed = [one for one in outcomes if one.kind in ("error", "dead")]
     if stop is not None and stop.by_limit:
         error = explain(stop.how, outcomes, stop.seconds, request.limits.timeout, request.limits.stall, "")
-        return Ending(str(error), True)
+        return Ending(_with_parting(error, outcomes), True)
     if stop is not None and stop.how == INTERRUPT and not any(one.kind == "dead" for one in failed):
         return Ending("\n".join([STOPPED, *paragraphs([o for o in outcomes if o.kind == "unfinished"])]))
     if not failed:
@@ -193,8 +213,15 @@ def ending(
             otherwise = ENDED_BY_SIGTERM
         return Ending("\n".join([otherwise, *paragraphs(outcomes)]) if otherwise else "")
     error = explain("failed", outcomes, seconds, None, None, _left_alone(outcomes))
-    said = "\n".join(filter(None, [str(error), _hint(error, request)]))
+    said = "\n".join(filter(None, [_with_parting(error, outcomes), _hint(error, request)]))
     return Ending(said, diverged=any(one.type == "Diverged" for one in outcomes))
+
+
+def _with_parting(error: RankError, outcomes: list[Outcome]) -> str:
+    """The error, with the branch at which ranks parted after its headline."""
+    own = any(o.kind == "error" and o.order < PEER_GONE and o.type != "Diverged" for o in outcomes)
+    head, _, rest = str(error).partition("\n")
+    return "\n".join(filter(None, [head, "" if own else parted(outcomes), rest]))
 
 
 def _left_alone(outcomes: list[Outcome]) -> str:
@@ -213,7 +240,9 @@ def _hint(error: RankError, request: Request) -> str:
     """
     aborts = [one for one in error.outcomes if one.kind == "dead" and one.frames]
     aborts = [one for one in aborts if one.code in (-signal.SIGABRT, None)]
-    inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts)
+    inside = any(one.frames[-1][0].startswith(_IN_COLLECTIVE) for one in aborts) or any(
+        where.startswith(_FUNCTIONAL) for one in aborts for where, *_ in one.frames
+    )
     gloo = request.program.backend in ("gloo", "")
     if not gloo or request.verify or not (inside or _MISMATCH in str(error)):
         return ""

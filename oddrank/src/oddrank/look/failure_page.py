@@ -1,4 +1,4 @@
-"""The page of a script that failed before its first recorded step: what was compiled until then, and what failed."""
+"""The page of a script that failed before the steps to record were over: what was compiled, and what failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oddrank.stages import guards as guards_of
 
 __all__ = ["html", "text"]
 
-TITLE = "failed before its first recorded step"
+TITLE = "failed before the steps to record were over"
 ELSEWHERE = (
     "No compile had failed and none was under way: the error came from code that ran, not from compiling it."
 )
@@ -85,22 +85,23 @@ def _compiled(folder: Path) -> pd.DataFrame:
     """A row for each compile, with the ranks that did the same."""
     sources, rows = Sources(), {}  # type: Sources, dict[tuple[str, ...], list[int]]
     for rank, compiles in journal.read(folder).items():
+        why = {one.compile: one.reason for one in breaks_of(compile_start.tables(compiles, rank))}
         for compile_ in compiles:
             row = compile_start.named(compile_, sources)
-            key = row.name, place(row.file, row.line), again(row.reasons), _result(compile_)
+            key = row.name, place(row.file, row.line), again(row.reasons), _result(compile_, why)
             rows.setdefault(key, []).append(rank)
     columns = ["function", "place", "again, because", "result", "ranks"]
     return pd.DataFrame([(*key, name_all(sorted(set(who)))) for key, who in rows.items()], columns=columns)
 
 
-def _result(compile_: Try) -> str:
+def _result(compile_: Try, why: dict[str, str]) -> str:
     row = compile_.row
     if row.outcome == "unfinished":
         return "not ended"
     if row.outcome == "error":
         return f"failed: {compile_.failure[0]}"
     if row.outcome == "gave-up":
-        return "given up: plain Python"
+        return f"given up: {why.get(row.id) or compile_.failure[1].partition(chr(10))[0] or 'plain Python'}"
     return f"{row.operators} operations" + (", then a graph break" if row.broke else "")
 
 

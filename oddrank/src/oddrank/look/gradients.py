@@ -24,7 +24,7 @@ from oddrank.look import replicas
 from oddrank.look.callables import line_of_program
 from oddrank.look.finding import Finding
 
-__all__ = ["TYPES", "Leaving", "compared", "of_parameters", "reasons", "untold", "wrong"]
+__all__ = ["TYPES", "Leaving", "compared", "of_parameters", "reasons", "sketch_of", "untold", "wrong"]
 
 TYPES = {
     "rank": "int64",
@@ -104,7 +104,7 @@ class Leaving:
             number = self._counts[place, call, dimension]
             self._counts[place, call, dimension] += 1
             if number < MOST:
-                sketch = _sketch(gradient) if sketch is None else sketch
+                sketch = sketch_of(gradient) if sketch is None else sketch
                 self._rows.append((call, call, place, dimension, ranks, number, placed, "", sketch, dtype))
 
     def table(self, rank: int) -> pd.DataFrame:
@@ -149,12 +149,12 @@ def of_parameters() -> Iterator[tuple[Any, ...]]:
             if placements is None:
                 if kind != replicas.SHARDS and replicas.readable(gradient):
                     agree = ",".join(map(str, ranks or everybody))
-                    yield PARAMETER, name, "", "", agree, 0, "", "", _sketch(gradient), gradient.dtype
+                    yield PARAMETER, name, "", "", agree, 0, "", "", sketch_of(gradient), gradient.dtype
                 continue
             own, placed = _words(getattr(tensor, "placements", ())), _words(placements)
             local = gradient.to_local()
             for dimension, agree in _replicated(gradient.device_mesh, placements):
-                sketch = _sketch(local) if replicas.readable(local) else None
+                sketch = sketch_of(local) if replicas.readable(local) else None
                 yield PARAMETER, name, "", dimension, agree, 0, placed, own, sketch, local.dtype
             for dimension, placement in zip(_dimensions(gradient.device_mesh), placements, strict=True):
                 if placement.is_partial():
@@ -178,8 +178,8 @@ def _words(placements: Any) -> str:
     return f"[{', '.join(map(repr, placements))}]" if placements else ""
 
 
-def _sketch(tensor: torch.Tensor) -> torch.Tensor:
-    """The 2-norm of a tensor, and its sums under three patterns of signs, on its own device."""
+def sketch_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the 2-norm of a tensor, and its sums under three patterns of signs, on its own device."""
     with torch.no_grad():
         flat = tensor.detach().reshape(-1)
         index = torch.arange(min(_CHUNK, max(len(flat), 1)), device=flat.device) * 2654435761

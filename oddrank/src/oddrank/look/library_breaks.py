@@ -15,7 +15,7 @@ __all__ = ["Folded", "folded"]
 
 @dataclass(frozen=True)
 class Folded:
-    """Breaks of torch's own: whose, what to do, places, executions per step, and frames given up for them.
+    """Breaks of torch's own: whose, what to do, places, executions of all per step, and frames given up for them.
 
     Without an owner, functions that are compiled again because the program's own code is: `places` has their names.
     """
@@ -24,13 +24,15 @@ class Folded:
     advice: str
     places: tuple[str, ...]
     executed: float
+    unit: str
     given_up: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.owner:
             return f"torch's own, {self.advice}: compiled again with the program's functions: {', '.join(self.places)}"
-        many = f"{len(self.places)} break{'s' * (len(self.places) != 1)}"
-        said = f"torch's own, {self.advice}: {many} of {self.owner} ({self.executed:g} executed in each)"
+        many = f"{len(self.places) or 'no'} break{'s' * (len(self.places) != 1)}"
+        often = f"executed {self.executed:g}× a {self.unit}" if self.executed else "not executed"
+        said = f"torch's own, {self.advice}: {many} of {self.owner}{f', {often}' if self.places else ''}"
         return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
 
@@ -41,7 +43,8 @@ def folded(looked: Look) -> list[Folded]:
     executed: defaultdict[str, float] = defaultdict(float)
     for row in looked.met:
         if LIMIT not in row.reason and (owner := owner_of(row)):
-            places.setdefault(owner, set()).add((row.libraries or (row.place,))[-1])
+            at = {(row.libraries or (row.place,))[-1]} if row.kind == "break" else set()
+            places.setdefault(owner, set()).update(at)
             stands = [place for place in (row.place, *row.libraries) if place.endswith(f"({row.name})")]
             stands = [place for place in stands if not place.startswith("torch/")]
             given_up.setdefault(owner, {}).update(dict.fromkeys(stands[-1:] if row.kind == "gave-up" else []))
@@ -53,7 +56,8 @@ def folded(looked: Look) -> list[Folded]:
         executed[owner] += max(counts.values()) / max(looked.steps, 1)
     advice = dict(OWNERS.values())
     found = [
-        Folded(o, advice[o], tuple(sorted(at)), executed[o], tuple(given_up[o])) for o, at in places.items()
+        Folded(o, advice[o], tuple(sorted(at)), executed[o], looked.unit, tuple(given_up[o]))
+        for o, at in places.items()
     ]
     again = tuple(followers(looked))
-    return [*found, Folded("", NOTHING, again, 0.0)] if again else found
+    return [*found, Folded("", NOTHING, again, 0.0, looked.unit)] if again else found

@@ -17,14 +17,18 @@ from oddrank.look import (
     callables,
     checkpoints,
     costs,
+    crossed,
+    entering,
     gradients,
     journal,
     program_source,
     replicas,
+    rescaled,
     rows,
     step_collectives,
     switch_effects,
     training,
+    uncompiled,
     weight_names,
 )
 from oddrank.look.breaks import Again, Break, again_of, breaks_of
@@ -48,6 +52,8 @@ HELD = {"replicas": replicas.TYPES, "calls": step_collectives.TYPES, "gradients"
 HELD |= {"names": weight_names.TYPES, "texts": TEXTS, "asked": callables.TYPES}
 HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen": training.SEEN}
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
+HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES}
+HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
@@ -135,8 +141,11 @@ class Look:
         return pd.DataFrame(found, columns=["rank", *COUNTS])
 
     def compiled_breaks(self) -> str:
-        """Return how many breaks each rank compiled in the whole run, frames given up included, in words."""
-        sizes = Counter(row.rank for row in self.met)
+        """Return how many breaks each rank compiled in the whole run, frames given up included, in words.
+
+        Without those that were given up before a compile of them began: torch's own tools have none of them.
+        """
+        sizes = Counter(row.rank for row in self.met if not row.compile.startswith("-"))
         return ", ".join(f"{sizes[rank]} on rank {rank}" for rank in self.ranks)
 
     @property

@@ -17,6 +17,8 @@ WORDS = dict(
     zip(OUTCOMES, ("hang", "error", "other collectives", "wrong numbers", "another graph"), strict=True)
 )
 
+COMPARED = {"collectives": ["collectives"], "graph": ["graphs", "recompiles"], "numbers": ["numbers"]}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -78,15 +80,19 @@ def verdict(rows: Sequence[Outcome], rank: int, noise: str = "") -> str:
     if own:
         left += (
             "; the program as it is differs between its own two runs, the second of which has warm caches"
-            f" ({', '.join(WORDS[one] for one in own)}): a run with a difference may differ for the same reason"
+            f" ({', '.join(WORDS[one] for one in own)}), so no run with a difference was blamed for that"
         )
-    changed, tried = [row.name for row in rows if row.found], sum(not row.untried for row in rows)
+    changed = [row.name for row in rows if row.found and row.said]
+    tried = sum(not row.untried for row in rows)
     if changed:
         return (
-            f"{len(changed)} of {tried} runs differ{'' if own else f', by one thing on rank {rank}'}:"
-            f" {', '.join(changed)}{left}"
+            f"{len(changed)} of {tried} runs differ, by one thing on rank {rank}: {', '.join(changed)}{left}"
         )
-    what = "collectives, graphs and recompiles" if noise else "collectives, graphs, recompiles and numbers"
+    left_out = [*own, *(["numbers"] if noise else [])]
+    *most, last = [words for kind, of in COMPARED.items() if kind not in left_out for words in of] or [
+        "how it ended"
+    ]
+    what = f"{', '.join(most)} and {last}" if most else last
     return f"the same in what was compared in each of {tried} runs: {what}{left}"
 
 

@@ -18,26 +18,12 @@ from oddrank.strip.viewer import viewer
 
 __all__ = ["html", "picture"]
 
-MOST_CAUSES = 6
-PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend: AOTAutograd and Inductor, s"}
+PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend, s"}
 PHASE = [one.name for one in fields(Phase)]
-ELSEWHERE = """
-<ul>
-<li><b>Executed breaks</b> count each run of a region that ends in a break. Torch's tools count a break when it is
-compiled, so a block that runs 40 times has 40 breaks here and one there.</li>
-<li>A break inside a function that was called from compiled code ends the region of every caller as well: one
-<code>print</code>, three calls deep, is four breaks.</li>
-<li><b>Breaks compiled</b>, frames given up included: {compiled}. tlparse shows as many, and
-<code>TORCH_LOGS=graph_breaks</code> prints as many, a repeated one without its stack.
-<code>counters["graph_break"]</code> has neither frames given up nor branches on the data of a tensor.</li>
-<li><b>Graphs</b> are those with at least one operation; <code>counters["stats"]["unique_graphs"]</code> and tlparse
-also count one that only hands on its inputs. <code>torch._dynamo.explain</code> calls the function once, so it knows no
-recompile, and what it calls the number of breaks is its number of graphs less one.</li>
-<li><b>Time outside</b> runs from the end of the compiled code before a break to the next compiled code on that thread,
-or to the end of the step. It holds all that the program does there, also what it would have to do without the break,
-so it is an upper bound of what the break costs. It was taken under the profiler, which lengthens small operations.</li>
-</ul>
-"""
+ELSEWHERE = (
+    "Executed breaks count each run. Breaks compiled, frames given up included, are those of tlparse and"
+    " TORCH_LOGS=graph_breaks: {}. Where torch's own tools count otherwise: docs/look_counts.md of oddrank."
+)
 
 
 def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> str:
@@ -51,7 +37,8 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
     """
     unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
     how = f"calls of <code>{escape(step)}</code>" if step else {
-        "step": "from a compiled call to the end of <code>optimizer.step</code>",
+        "step": "from a compiled call, or the forward of DDP or FSDP2 around it, to the end of"
+        " <code>optimizer.step</code>",
         "forward": "one compiled call each",
     }[unit]  # fmt: skip
     parts = [
@@ -78,8 +65,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         " links to the web that you may follow.</p>"
         if tlparse.endswith(".html")
         else f"<p class='quiet'>Not made: {escape(tlparse or 'it was not asked for')}.</p>",
-        "<h2>What torch's own tools count otherwise</h2>",
-        ELSEWHERE.format(compiled=escape(looked.compiled_breaks())),
+        f"<p class='quiet'>{ELSEWHERE.format(escape(looked.compiled_breaks()))}</p>",
         "<h2>Provenance</h2>",
         _facts(looked.provenance),
         "".join(f"<p class='quiet'>Note: {escape(note)}</p>" for note in looked.notes),
@@ -101,14 +87,8 @@ def _to_do(looked: Look) -> list[str]:
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")
     else:
-        items = [_cause(cause) for cause in found]
-        rest = f"<ol start='{MOST_CAUSES + 1}'>{''.join(items[MOST_CAUSES:])}</ol>"
-        more = f"<details><summary>{len(items) - MOST_CAUSES} more</summary>{rest}</details>"
-        parts += [
-            f"<p class='quiet'>{causes.ORDER}</p>",
-            f"<ol class='first'>{''.join(items[:MOST_CAUSES])}</ol>",
-        ]
-        parts += [more] if len(items) > MOST_CAUSES else []
+        items = [_cause(cause, number <= causes.OPEN) for number, cause in enumerate(found, 1)]
+        parts += [f"<p class='quiet'>{causes.ORDER}</p>", f"<ol class='first'>{''.join(items)}</ol>"]
     for one in own:
         places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
         parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
@@ -117,10 +97,13 @@ def _to_do(looked: Look) -> list[str]:
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
 
 
-def _cause(cause: causes.Cause) -> str:
+def _cause(cause: causes.Cause, whole: bool) -> str:
     first, *rest = cause.lines()
     hints = [f"<span class='quiet'>torch's hint: {escape(hint)}</span>" for hint in cause.hint.splitlines()]
-    return f"<li><b>{escape(first)}</b><br>{'<br>'.join([*map(escape, rest), *hints])}</li>"
+    below = "<br>".join([*map(escape, rest), *hints])
+    if whole:
+        return f"<li><b>{escape(first)}</b><br>{below}</li>"
+    return f"<li><details><summary>{escape(cause.line)}</summary>{below}</details></li>"
 
 
 def _breaks(looked: Look) -> list[str]:

@@ -9,17 +9,19 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from oddrank import torch_names
+from oddrank.look import callables, checkpoints
 from oddrank.look.replicas import living
 
 __all__ = ["name_parameters"]
 
 MOST = 8  # names in a list
 _UNUSED = re.compile(r"did not receive grad for rank \d+: ([\d ]+)")
+_MISSING = "Missing key in checkpoint state_dict"
 _MIXED = "got mixed torch.Tensor and DTensor"
 
 
 def name_parameters(error: BaseException) -> None:
-    """Add a note with the names of parameters to an error that gives indices, or that means DTensors and others.
+    """Add a note with names to an error that gives indices, or means DTensors and others, or names that are changed.
 
     Args:
         error: The error that a script raised; an error about something else stays as it is.
@@ -28,7 +30,7 @@ def name_parameters(error: BaseException) -> None:
     if at := _UNUSED.search(text):
         note = _unused(error, [int(number) for number in at[1].split()])
     else:
-        note = _mixed() if _MIXED in text else ""
+        note = _mixed() if _MIXED in text else _missing(error) if _MISSING in text else ""
     if note:
         error.add_note(note)
 
@@ -59,6 +61,34 @@ def _mixed() -> str:
         f"plain parameters: {_list(plain)}; DTensors: {_list(sharded)}. Make the plain ones replicated DTensors"
         " (distribute_tensor with Replicate()), or handle the two groups apart"
     )
+
+
+def _missing(error: BaseException) -> str:
+    """Which names of a distributed checkpoint differ from the names that are asked for, by wrappers only."""
+    planner: Any = next(
+        (
+            held
+            for frame, _ in traceback.walk_tb(error.__traceback__)
+            if hasattr(held := frame.f_locals.get("planner"), "state_dict")
+            and getattr(held, "metadata", None) is not None
+        ),
+        None,
+    )
+    if planner is None:
+        return ""
+    asked, given = planner.state_dict, planner.metadata.state_dict_metadata
+    pairs, wrappers = checkpoints.renamed(asked, given)
+    if not pairs:
+        return ""
+    (name, other), lacking = next(iter(pairs.items())), sum(key not in given for key in asked)
+    said = f"the checkpoint has `{other}` where `{name}` is asked for: {len(pairs)} of the {lacking} missing names"
+    said += f" differ only by {', '.join(f'`{one}`' for one in wrappers)}"
+    if checkpoints.COMPILED in wrappers:
+        lines = ", ".join(callables.renaming)
+        said += f", which torch.compile(module) adds{f' ({lines})' if lines else ''}; module.compile() keeps the names"
+    else:
+        said += ": save and load the module inside of the wrapper"
+    return said
 
 
 def _list(names: list[str]) -> str:

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import shutil
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from oddrank import machine
 from oddrank.files import below, write, write_json
-from oddrank.look import command, decisions, look, page, torchrun, values
+from oddrank.look import command, decisions, look, values
 from oddrank.look.command import world_size
 from oddrank.look.conditions import Condition, done
-from oddrank.look.endings import STOPPED, Ending
-from oddrank.look.look import Look
+from oddrank.look.endings import STOPPED
 from oddrank.look.outcomes import OUTCOMES, Outcome, compare, verdict
 from oddrank.look.perturbations_page import html, text
 from oddrank.look.program import Program
-from oddrank.look.rendezvous import launched
+from oddrank.look.runs import Stopped, Trial, refuse, trial
 from oddrank.look.steps import Options
-from oddrank.look.torchrun import FAILED, INTERRUPTED, Request
+from oddrank.look.torchrun import FAILED, INTERRUPTED
 
 __all__ = ["Perturbation", "run", "perturbations"]
 
 TIMEOUT_S, STALL_S = 300.0, 30.0  # of each run, unless the command says otherwise
 AS_LONG = 10  # times the run as it is, if that is more
-SAME = {"PYTHONHASHSEED": "0"}  # on all ranks: under torchrun each has an order of sets of its own
 BASE = ("as it is, cold caches", "as it is, warm caches")
-# what a run with a difference cannot be asked for
-ALONE = ("save", "against", "trace", "merge")
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class Perturbation:
 
 
 def perturbations(
-    rank: int, batch: int = 3, delay_s: float = 20.0, device: str = "cpu", more: Sequence[str] = ()
+    rank: int, batch: int = 3, delay_s: float = 20.0, more: Sequence[str] = ()
 ) -> list[Perturbation]:
     """List the differences that are tried, one at a time.
 
@@ -72,14 +66,11 @@ def perturbations(
         rank: The rank that has them.
         batch: The batch of each DataLoader, counted from 1, that is a row shorter there.
         delay_s: Seconds that the rank's first compile takes longer.
-        device: 'cpu' or 'cuda': which setting of precision is another.
         more: Environment variables as NAME=VALUE, or NAME for not set; each is a difference.
 
     >>> [one.name for one in perturbations(1, more=["NCCL_ALGO=Ring"])][-2:]
-    ['logs', 'NCCL_ALGO=Ring']
+    ['threads', 'NCCL_ALGO=Ring']
     """
-    precision = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"} if device == "cpu" else {"NVIDIA_TF32_OVERRIDE": "1"}
-    ((setting, value),) = precision.items()
     threads = "2" if os.environ.get("OMP_NUM_THREADS") != "2" else "1"
     own = [
         Perturbation(each, f"{name}={value}" if mark else f"no {name}", {name: value if mark else None})
@@ -101,19 +92,13 @@ def perturbations(
             verify=False,
         ),
         Perturbation("threads", f"OMP_NUM_THREADS={threads}", {"OMP_NUM_THREADS": threads}),
-        Perturbation("precision", f"{setting}={value}", precision, numbers=False),
-        Perturbation("logs", "TORCH_LOGS=recompiles", {"TORCH_LOGS": "recompiles"}),
         *own,
     ]
 
 
 def _check(given: argparse.Namespace) -> None:
     """Refuse a request that cannot be met, before a rank is started."""
-    if launched() is not None:
-        raise ValueError("--perturb starts its own ranks: run it without torchrun")
-    for name in ALONE:
-        if getattr(given, name):
-            raise ValueError(f"--{name} is of one run, and --perturb makes several")
+    refuse(given, "perturb")
     world = world_size(given)
     if world < 2:
         raise ValueError("--perturb needs two ranks or more: one of them differs")
@@ -134,17 +119,6 @@ def _check(given: argparse.Namespace) -> None:
             raise ValueError(f"--perturb-env {each}: give NAME=VALUE, or NAME for not set")
 
 
-@dataclass
-class _Trial:
-    """One run, and what it left."""
-
-    folder: Path
-    ending: Ending
-    seconds: float
-    looked: Look | None
-    decided: dict[int, dict[str, decisions.Decision]]
-
-
 def run(given: argparse.Namespace) -> int:
     """Run the command.
 
@@ -163,10 +137,9 @@ def run(given: argparse.Namespace) -> int:
     world = world_size(given)
     rank = world - 1 if given.perturb_rank is None else given.perturb_rank
     batch = given.perturb_step or given.skip + 1
-    device = "cuda" if machine.gpus() else "cpu"
     nccl = given.backend == "nccl" or (given.backend == "auto" and len(machine.gpus()) >= world)
     given.verify = not nccl  # of gloo each of its collectives can be compared before it runs
-    every = perturbations(rank, batch, given.perturb_delay, device, given.perturb_env)
+    every = perturbations(rank, batch, given.perturb_delay, given.perturb_env)
     every = [one for one in every if not given.only or one.name in given.only]
     given.stall = given.stall or STALL_S
     runs = len(every) + len(BASE)
@@ -201,15 +174,15 @@ def run(given: argparse.Namespace) -> int:
                 shutil.rmtree(kept[rank])
             if one.cache == "other":
                 shutil.copytree(kept[0 if rank else 1], kept[rank])
-            trial = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
-            row = _row(one.name, one.said, trial, warm, rank, one.numbers and not noise)
-            if did := done(trial.folder):
+            ran = _trial(given, program, folder / one.name.replace("/", "_"), kept, one, rank)
+            row = _row(one.name, one.said, ran, warm, rank, one.numbers and not noise, rows[0].found)
+            if did := done(ran.folder):
                 row = replace(row, said=did)
-            elif one.condition != Condition() and not trial.ending.said:
+            elif one.condition != Condition() and not ran.ending.said:
                 row = replace(row, found=[], why=[], parting="", untried=_untried(one))
             rows.append(row)
             print(text([row]), flush=True)
-    except _Stopped:
+    except Stopped:
         print(STOPPED, file=sys.stderr)
         return INTERRUPTED
     finally:
@@ -219,15 +192,11 @@ def run(given: argparse.Namespace) -> int:
         if rows:
             body = {"program": program.command, "label": label, "ranks": world, "rank": rank, "noise": noise}
             _write(folder, body, rows)
-    over = [row for row in rows if not row.allowed(given.allow)]
-    covered = sum(bool(row.found) for row in rows) - len(over)
+    over = [row for row in rows[1:] if not row.allowed(given.allow)]
+    covered = sum(bool(row.found) for row in rows[1:]) - len(over)
     notes = [f"--allow covers {covered} of them"] if covered else []
     print("\n".join(["", verdict(rows, rank, noise), *notes, f"page: {below(folder / 'index.html')}"]))
     return command.GATE if over else 0
-
-
-class _Stopped(Exception):
-    """Somebody interrupted a run."""
 
 
 def _caches(folder: Path, world: int) -> tuple[str, ...]:
@@ -252,38 +221,18 @@ def _trial(
     caches: tuple[str, ...],
     one: Perturbation | None = None,
     rank: int = -1,
-) -> _Trial:
-    """Run the script once; what it prints goes to `output.txt`."""
-    folder.mkdir()
+) -> Trial:
+    """Run the script once, with a difference on one rank."""
     condition = replace(one.condition if one else Condition(), caches=caches)
     options = Options(given.skip, given.steps, given.step, values=True, condition=condition)
     own = {rank: one.env} if one and one.env else {}
-    verify = given.verify and (one is None or one.verify)
-    request = Request(program, options, command.limits(given), verify, own)
-    began = time.monotonic()
-    with _printing_to(folder / "output.txt"):
-        ending = torchrun.run(request, world_size(given), folder, SAME)
-    seconds = time.monotonic() - began
-    if ending.said.startswith(STOPPED):
-        raise _Stopped
-    looked = look.read(folder)
-    if looked is not None and looked.steps:
-        looked.failed = bool(ending.said)
-        write(folder / "index.html", page.html(looked, ending.said, given.step).encode())
-    return _Trial(folder, ending, seconds, looked, decisions.read(folder))
+    return trial(given, program, folder, options, own, given.verify and (one is None or one.verify))
 
 
-@contextlib.contextmanager
-def _printing_to(path: Path) -> Iterator[None]:
-    with (
-        path.open("w", encoding="utf-8", errors="replace") as file,
-        contextlib.redirect_stdout(file),
-        contextlib.redirect_stderr(file),
-    ):
-        yield
-
-
-def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: bool) -> Outcome:
+def _row(
+    name: str, said: str, trial: Trial, base: Trial, rank: int, numbers: bool, own: Sequence[str] = ()
+) -> Outcome:
+    """What a run changed, without the kinds `own` in which the program as it is differs from run to run."""
     told, why = compare(trial.ending, trial.looked, base.looked, rank)
     if numbers and not trial.ending.said:
         apart = values.apart(base.folder, trial.folder)
@@ -293,13 +242,13 @@ def _row(name: str, said: str, trial: _Trial, base: _Trial, rank: int, numbers: 
         compared = f"{sum(each.compared for each in apart.kinds.values())} tensors" if not wrong else ""
     else:
         compared = ""
-    if (
-        not trial.ending.said
-        and decisions.graphs(trial.decided) != decisions.graphs(base.decided)
-        and "graph" not in told
-    ):
+    mine, theirs = decisions.read(trial.folder), decisions.read(base.folder)
+    if not trial.ending.said and decisions.graphs(mine) != decisions.graphs(theirs) and "graph" not in told:
         told.append("graph")
-    parting = decisions.parting(trial.decided, base.decided, rank) if rank >= 0 else ""
+    if not trial.ending.said:
+        told = [kind for kind in told if kind not in own]
+        why = why if told else []
+    parting = decisions.parting(mine, theirs, rank) if rank >= 0 else ""
     return Outcome(name, said, sorted(told, key=OUTCOMES.index), why, parting, trial.seconds, trial.folder.name,
                    compared)  # fmt: skip
 
@@ -321,7 +270,7 @@ def _untried(one: Perturbation) -> str:
     return "not tried: the rank compiled nothing"
 
 
-def _fails(trial: _Trial, name: str) -> int:
+def _fails(trial: Trial, name: str) -> int:
     print(f"the script fails {name}: nothing was compared\n{trial.ending.said}", file=sys.stderr)
     return FAILED
 

@@ -13,8 +13,7 @@ __all__ = ["html", "text"]
 COMPARED = (
     "How the run ended; collectives of a recorded step by rank and operation; every graph of Dynamo, recompiles and"
     " breaks; parameters after the last recorded step and losses, where two runs without a difference agree in them. A"
-    " batch that is shorter and another precision change numbers by design: there, only what ranks should hold alike is"
-    " compared."
+    " batch that is shorter changes numbers by design: there, only what ranks should hold alike is compared."
 )
 MOST_LINES = 6  # of an error, on the terminal
 

@@ -26,9 +26,13 @@ from oddrank.live.introspect import aside
 from oddrank.look import callables, program_source, replicas, rows, step_collectives
 from oddrank.look.averaging import Averaging
 from oddrank.look.checkpoints import Loads
+from oddrank.look.choices import Choices
+from oddrank.look.crossed import Batches
+from oddrank.look.entering import Entering
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
+from oddrank.look.rescaled import Scaling
 from oddrank.look.steps import Options, Steps, watching, wrapped
 from oddrank.look.training import Training
 from oddrank.look.values import Values
@@ -129,19 +133,29 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         with contextlib.suppress(Exception):  # then plain parameters are not compared
             first.update(replicas.begin())
         leaving.attach()
+        scaling.attach()
+        entering.attach()
         with contextlib.suppress(Exception):
             names.begin()
 
     first: replicas.First = {}
-    averaging, loads, names = Averaging(), Loads(), Names()
+    averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    steps.loads, steps.begins = loads.table, lambda: aside(averaging.own)
-    leaving, values, training = Leaving(lambda: not steps.since_ns), Values(steps), Training(steps)
+    scaling, entering = Scaling(steps), Entering(steps)
+    steps.noted |= {"loads": loads.table, "crossed": batches.table}
+    steps.noted |= {"rescaled": scaling.table, "entering": entering.table}
+    steps.begins = lambda: aside(averaging.own)
+    leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
+    values = Values(steps, each=options.way is not None)
     with contextlib.ExitStack() as last:
         last.callback(leaving.close)
+        last.callback(scaling.close)
+        last.callback(entering.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.enter_context(names.watching())
+        last.enter_context(batches.watching())
+        last.enter_context(Choices().watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))
         training.listen()
@@ -266,6 +280,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     whole.collectives = rec.collectives
     for one, row in chosen:
         row.during, row.runs = one.started >= steps.began, runs.get(_compile(row))
+    callables.name_forwards([*whole.compiles, *rec.compiles])
     texts = [
         (rank, row.id, row.name, rewrite(one.text("dynamo")), _guards(one))
         for one, row in chosen
@@ -279,7 +294,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         "texts": pd.DataFrame(texts, columns=list(TEXTS)),
         "asked": callables.asked(steps.made),
         "effects": steps.seen.table(steps.made),
-        "loads": steps.loads(),
+        **{name: table() for name, table in steps.noted.items()},
         "sources": program_source.texts(whole, log.compiles.sources),
         **steps.after,
     }

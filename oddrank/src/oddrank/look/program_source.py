@@ -76,6 +76,10 @@ def annotated(lines: Tables, kept: pd.DataFrame) -> AnnotatedSource:
     """
     each = list(zip(kept["file"], kept["line"], kept["text"], strict=True))
     whole = {file: text for file, line, text in reversed(each) if line == WHOLE}
+    split = {file: text.splitlines() for file, text in whole.items()}
+    stand = {(m.file, m.line) for m in lines.marks} | {(c.file, c.line) for c in lines.collectives}
+    # lines of a script that stand in no function
+    each += [(file, n, split[file][n - 1]) for file, n in sorted(stand) if 0 < n <= len(split.get(file, ()))]
     quoted = Table(Line, (Line(*one) for one in dict.fromkeys(each) if one[1] != WHOLE))
     marks = Table(
         Mark, (mark if mark.kind in rows.LEFT_OUT else mark.without_paths() for mark in lines.marks)

@@ -27,7 +27,8 @@ from oddrank.files import write
 from oddrank.live import collective_check, introspect
 from oddrank.live.failure import Outcome
 from oddrank.live.here import Here, declare
-from oddrank.look import conditions, decisions, endings, journal
+from oddrank.live.introspect import aside
+from oddrank.look import choices, conditions, decisions, endings, journal, replays, ways
 from oddrank.look import program as running
 from oddrank.look.rendezvous import MEET_S, Launch, Post
 from oddrank.look.steps import Steps
@@ -40,6 +41,7 @@ from oddrank.torch_names import DYNAMO, log_to
 __all__ = ["run", "same_folder"]
 
 END_S = 60.0  # rank 0 waits so long for what the others say at their end
+VOTE_S = 3600.0  # ranks run regions again at their own pace; the run's own limits end a wait
 AFTER_S = 10.0  # and so long where something failed; the others look once a second whether it did
 WRITE_S = 10.0  # a rank that has failed may take so long to write what it recorded
 UNWIND_S = 0.5  # a KeyboardInterrupt in Python code knows best where the script stood
@@ -174,12 +176,17 @@ class _Rank:
         if request.options.condition is not None:
             self.decided = decisions.keep(self.folder, launch.rank)
             conditions.apply(request.options.condition, self.folder, launch.rank)
+        if request.options.way is not None:
+            ways.apply(request.options.way, launch.rank)
 
     def _execute(self, steps: Steps) -> int:
         """Run the script; its exit status."""
         rank = self.launch.rank
+        sys.excepthook = traceback.print_exception if self.page is not None else _silent
+        again = self._again(steps)
         try:
             running.execute(self.request.program, self.request.options, steps)
+            aside(again)
             if self.request.verify:
                 collective_check.finish()
             self.called = _called()
@@ -194,11 +201,31 @@ class _Rank:
             where = Outcome(rank, "unfinished", frames=Outcome.of(rank, error).frames)
             self._leave(where, Stop(INTERRUPT))
             return INTERRUPTED
-        except Exception as error:
+        except BaseException as error:  # torch's CheckpointException is no Exception
             self._leave(_raised(rank, error))  # now: to write the record takes a while
-            if self.page is not None:
-                traceback.print_exception(type(error), error, _of_script(error))
+            with suppress(Exception):  # the script's own one, or torch's, which names the rank
+                sys.excepthook(type(error), error, _of_script(error))
             return FAILED
+
+    def _again(self, steps: Steps) -> Callable[[], None]:
+        """Let the way in which the script runs hold in its steps; what is to be called when it has ended."""
+        if (way := self.request.options.way) is None:
+            return lambda: None
+        if way.nudged is not None:
+            replays.nudge_first(steps, way.nudged)
+        if not way.again:
+            return lambda: None
+        asked = itertools.count()
+
+        def votes(said: str) -> list[str | None]:
+            key = f"vote-{next(asked)}"
+            self.post.leave(f"{key}/{self.launch.rank}", said)
+            return [self.post.take(f"{key}/{rank}", VOTE_S) for rank in range(self.launch.world_size)]
+
+        path = self.folder / f"regions-{self.launch.rank}.json"
+        kept = replays.Replays(steps, way.again, self.launch.rank, path, votes)
+        kept.listen()
+        return kept.run
 
     def _leave(self, outcome: Outcome, stop: Stop | None = None) -> None:
         """Say how this rank ended, in its folder and to the other machines: once."""
@@ -207,6 +234,8 @@ class _Rank:
         if self.stood is not None and outcome.type == "SystemExit":  # the script's own handler of the signal
             outcome, stop = self.stood
         self.left, self.failed = True, outcome.kind == "error"
+        with suppress(Exception):
+            outcome.choices = [list(one) for one in choices.latest()]
         text = endings.dump(outcome, stop)
         write(self.folder / f"ended-{self.launch.rank}.json", text.encode())
         with suppress(Exception):  # the store may be gone with torchrun
@@ -320,6 +349,10 @@ def _raised(rank: int, error: BaseException) -> Outcome:
     outcome = Outcome.of(rank, error)
     outcome.collectives = _called()
     return outcome
+
+
+def _silent(*_: Any) -> None:
+    """The launcher says what was raised."""
 
 
 def _of_script(error: BaseException) -> Any:

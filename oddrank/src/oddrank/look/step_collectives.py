@@ -85,7 +85,11 @@ def compared(table: pd.DataFrame) -> str:
     """Say in words how many collectives were compared; '' where the recorder had none of two ranks."""
     both = table.groupby(["group", "ranks", "number"])["rank"].nunique()
     count, groups = int((both > 1).sum()), both[both > 1].reset_index()["group"].nunique()
-    return f"operations, shapes and dtypes of {count} collectives in {groups} groups" if count else ""
+    return (
+        f"operations, shapes and dtypes of {count} collective{'s' * (count > 1)} in {groups} group{'s' * (groups > 1)}"
+        if count
+        else ""
+    )
 
 
 def _tensors(call: introspect.Collective) -> str:

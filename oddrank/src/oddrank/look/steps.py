@@ -18,9 +18,11 @@ import torch
 from oddrank.look.callables import Made
 from oddrank.look.conditions import Condition
 from oddrank.look.switch_effects import Seen
+from oddrank.look.uncompiled import Uncompiled
+from oddrank.look.ways import Way
 from oddrank.record import Record, install, record
 from oddrank.record.compiles import Try
-from oddrank.torch_names import hide_from_dynamo
+from oddrank.torch_names import ddp_forward_point, hide_from_dynamo, on_generator
 
 __all__ = ["LATER", "Options", "Steps", "watching"]
 
@@ -38,6 +40,7 @@ class Options:
             `optimizer.step`.
         values: Whether to keep what each rank computes, in `values-N.pt` (`oddrank.look.values`).
         condition: What differs on one rank, in a run whose decisions are compared; None in any other.
+        way: How the script runs on all ranks, in a run whose numbers are compared step by step; None in any other.
     """
 
     skip: int = 2
@@ -45,14 +48,16 @@ class Options:
     step: str = ""
     values: bool = False
     condition: Condition | None = None
+    way: Way | None = None
 
 
 class Steps:
     """Counts the steps of a program and records those that were asked for.
 
-    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, and ends
-    when `optimizer.step` does. Without an optimizer each compiled call is one, and is called a forward. A compiled call
-    inside another one is part of it.
+    A step of a program that has an optimizer begins with the first compiled call in which gradients are on, or with the
+    forward of DDP or of `fully_shard` around it, whose collectives come first, and ends when `optimizer.step` does.
+    Without an optimizer each compiled call is one, and is called a forward. A compiled call inside another one is part
+    of it.
 
     Args:
         options: Which steps.
@@ -70,13 +75,14 @@ class Steps:
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
         seen: What switches did.
-        loads: A table of the checkpoints of which something was lost.
+        around: Calls of what is compiled within another module, outside of compiled calls.
+        noted: Tables of what was noted in the whole run, by name.
         begins: Called when a step begins, up to the last recorded one.
         backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
             number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
-        given: Called with what a compiled call of a recorded step is given.
+        given: Called with what a compiled call is given, up to the last recorded step.
         trained: Called with an optimizer before its step in a recorded step; what it returns is called after it.
-        returned: Called with what a compiled call returns, up to the last recorded step.
+        returned: Called with what a compiled call returns and its callable, up to the last recorded step.
         keep_values: Writes what this rank computed to a file.
         took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
             after them, `later`, without those in which something was compiled.
@@ -96,13 +102,13 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
-        self.seen = Seen()
-        self.loads: Callable[[], pd.DataFrame] = pd.DataFrame
+        self.seen, self.around = Seen(self.enters), Uncompiled()
+        self.noted: dict[str, Callable[[], pd.DataFrame]] = {"around": self.around.table}
         self.begins: Callable[[], None] = lambda: None
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
         self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None
         self.trained: Callable[[Any], Callable[[], None]] = lambda optimizer: lambda: None
-        self.returned: Callable[[Any], None] = lambda _: None
+        self.returned: Callable[[Any, Made], None] = lambda found, of: None
         self.keep_values: Callable[[Path], object] = lambda _: None
         self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
         self._began = 0.0  # when the first step began
@@ -114,10 +120,27 @@ class Steps:
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
 
+    def also(self, done: Callable[[], None]) -> None:
+        """Call something after what is called as soon as the last step was recorded."""
+        before = self._done
+
+        def both() -> None:
+            before()
+            done()
+
+        self._done = both
+
     # --- what the hooks call ---
 
     def compiled(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a compiled callable, which may begin a step."""
+        self.around.enter(of)
+        try:
+            return self._compiled_call(of, made, *args, **kwargs)
+        finally:
+            self.around.leave(of)
+
+    def _compiled_call(self, of: Made, made: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         of.calls += 1
         self.seen.called()
         of.recorded += self.open and self.rec is not None
@@ -130,19 +153,31 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
-            if self._records():
+            if not self._over:
                 self.given(args, kwargs)
             found = made(*args, **kwargs)
-            self._give(found)
+            self._give(found, of)
             return found
         finally:
             self._inside = False
             if by_itself:
                 self._end()
 
-    def _give(self, found: Any) -> None:
+    def enters(self) -> None:
+        """Note that a forward of DDP or of `fully_shard` begins; it may hold compiled calls, and begins a step then."""
+        own = not self.options.step and threading.get_ident() == self._thread
+        inside = self._inside or self._timed
+        if own and self._trains and self.made and not inside and torch.is_grad_enabled():
+            self._begin()
+
+    def before_forward(self, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call what DDP does before a module's forward."""
+        self.enters()
+        return original(*args, **kwargs)
+
+    def _give(self, found: Any, of: Made) -> None:
         if not self._over:
-            self.returned(found)
+            self.returned(found, of)
 
     def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
@@ -304,14 +339,17 @@ def watching(steps: Steps) -> Iterator[None]:
     torch.compile, torch.optim.Optimizer.__init__ = compile, made  # type: ignore[assignment, method-assign]
     torch.Tensor.backward = wrapped(method, steps.backward)  # type: ignore[method-assign, assignment]
     torch.autograd.backward = wrapped(function, steps.backward)
+    _, before_forward, replace = ddp_forward_point()
     try:
-        yield
+        with replace(wrapped(before_forward, steps.before_forward)), on_generator(install().refused):
+            yield
     finally:
         torch.compile, torch.optim.Optimizer.__init__ = compile_, init  # type: ignore[method-assign]
         torch.Tensor.backward, torch.autograd.backward = method, function  # type: ignore[method-assign]
         log.keep_stages = False
         log.listeners.remove(steps.compiles)
         steps.seen.close()
+        steps.around.close()
         steps.close()
 
 
@@ -333,8 +371,8 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
     return call
 
 
-_HOOKS = (Steps.compiled, Steps.optimizer, Steps.backward, Steps.named)
-hide_from_dynamo(*(one.__code__ for one in _HOOKS))
+_HOOKS = (Steps.compiled, Steps._compiled_call, Steps.optimizer, Steps.backward, Steps.named)
+hide_from_dynamo(*(one.__code__ for one in (*_HOOKS, Steps.before_forward)))
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
-_CALLED = (Steps._begin, Steps._end, Steps._give, Steps._losses, Steps._records)
+_CALLED = (Steps._begin, Steps._end, Steps.enters, Steps._give, Steps._losses, Steps._records)
 hide_from_dynamo(*(one.__code__ for one in _CALLED), calls=True)

@@ -18,10 +18,10 @@ class Told(Look):
 
 
 def text(looked: Look) -> str:
-    """Describe in plain text: the counts, the three causes to begin with, and whether ranks differ."""
+    """Describe in plain text: the counts, the causes, and whether ranks differ."""
     lines = [f"{looked.name}: {looked.steps} {looked.unit}s recorded  [{looked.record.label}]", ""]
     lines += [looked.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
-    first, verdict = shown(causes(looked), 3), looked.verdict()
+    first, verdict = shown(causes(looked)), looked.verdict()
     lines += [*first, *map(str, folded(looked)), *(f"note: {note}" for note in looked.notes)]
     said = any(verdict in line for line in first)  # that ranks differ is a cause
     return "\n".join(lines if said else [*lines, verdict])

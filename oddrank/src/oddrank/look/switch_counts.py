@@ -111,7 +111,7 @@ def _passes(seen: pd.DataFrame) -> Iterable[Row]:
 def _changed(switch: str, ran: pd.DataFrame, graphs: int) -> str:
     count = int(ran["times"].sum())
     rest = (
-        f"; cannot tell for {graphs - count} of {graphs} graphs, which came from a cache"
+        f"; cannot tell for {graphs - count} of {graphs} graphs: they came from a cache"
         if graphs > count
         else ""
     )
@@ -123,10 +123,12 @@ def _changed(switch: str, ran: pd.DataFrame, graphs: int) -> str:
             f"did change a graph: before: {first.before or 'no collective'}; after: {first.after}{more}{rest}"
         )
     if not count:
-        return f"cannot tell, because all {graphs} graphs came from Inductor's cache, where the pass does not run again"
+        return (
+            "cannot tell, because every graph came from Inductor's cache, where the pass does not run again"
+        )
     held = [text for text in ran["before"].unique() if text]
     if not held:
-        return f"no effect, because no graph of {count} has a collective in it{rest}"
+        return f"no effect, because no graph has a collective in it{rest}"
     why = "; ".join(filter(None, ran["note"].unique()))
     if not why and switch in _BUCKETS and all(re.match(r"1 \w+,? \d+ op", text) for text in held):
         why = "a bucket needs two collectives, and a graph has one"
@@ -175,6 +177,6 @@ def _one_rank(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
     elif not many.any():
         what = "no effect, because no graph looks up a coordinate or a group at run time"
     else:
-        what = f"did {many.max()} lookups of coordinates and groups at run time in the graphs"
-    same = f"{differ} graphs differ between ranks" if differ else "graphs of ranks are equal"
+        what = f"did lookups of coordinates and groups at run time in the graphs: {many.max()}"
+    same = f"graphs that differ between ranks: {differ}" if differ else "graphs of ranks are equal"
     yield names[0], "True", f"{what}; {same}; {each}; the switch itself sends no compiled code to other ranks"

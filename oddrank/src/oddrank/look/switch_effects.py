@@ -27,9 +27,14 @@ Original = Callable[..., Any]
 
 
 class Seen:
-    """Counts what switches do on this rank, from `attach` to `close`."""
+    """Counts what switches do on this rank, from `attach` to `close`.
 
-    def __init__(self) -> None:
+    Args:
+        enters: Called before FSDP2 gathers parameters for a forward.
+    """
+
+    def __init__(self, enters: Callable[[], None]) -> None:
+        self._enters = enters
         self._counts: Counter[tuple[str, ...]] = Counter()
         self._hooks: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._ddp: dict[str, Callable[[], Any]] = {}
@@ -128,16 +133,6 @@ class Seen:
         self._say(_SWITCHES[name], before=before, after=torch_names.collectives_of(graph), note=why)
         return found
 
-    def _reorder(self, original: Original, nodes: Any) -> Any:
-        names = [node.get_name() for node in nodes]
-        found = original(nodes)
-        moved = sum(a != b for a, b in zip(names, [node.get_name() for node in found], strict=False))
-        many = f"{len(names)} kernels"
-        self._say(
-            "reorder_for_compute_comm_overlap", before=many, after=f"{many}, {moved} moved" if moved else many
-        )
-        return found
-
     def _post_compile(self, original: Original, graph: Any, *args: Any) -> Any:
         for switch, value in torch_names.inductor_settings().items():
             if value not in (None, False, "none"):
@@ -166,6 +161,7 @@ class Seen:
         return found
 
     def _pre_forward(self, original: Original, group: Any, module: Any, *args: Any) -> Any:
+        self._enters()
         self._hooks[module] = self._hooks.get(module, 0) + 1
         return original(group, module, *args)
 

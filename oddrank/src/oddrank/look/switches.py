@@ -48,7 +48,7 @@ def rows(looked: Look) -> pd.DataFrame:
         for all_, full, ops in dict.fromkeys(
             (len(of), sum(n > 0 for n in of), sum(of)) for of in each.values()
         ):
-            got = f"{full} graphs with {ops} operators; {all_ - full} regions without a graph"
+            got = f"graphs: {full}, with {ops} operators; regions without a graph: {all_ - full}"
             found.append(("torch.compile", "all of the above", got if full else f"no effect: {got}"))
     found += switch_counts.rows(looked)
     for call, placed in gradients.untold(looked.held["gradients"]):

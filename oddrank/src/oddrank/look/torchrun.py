@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oddrank.look.steps import Options
     from oddrank.look.watch import Limits
 
-__all__ = ["FAILED", "INTERRUPTED", "LOGS", "Request", "run"]
+__all__ = ["FAILED", "INTERRUPTED", "LOGS", "OUTPUT", "Request", "run"]
 
 FAILED, INTERRUPTED = 3, 130  # exit statuses
 LOGS = "logs"  # the folder of the ranks' logs and traces
@@ -61,12 +61,15 @@ class Request:
         from oddrank.look.program import Program
         from oddrank.look.steps import Options
         from oddrank.look.watch import Limits
+        from oddrank.look.ways import Way
 
         said = json.loads(text)
         program, options, condition = said["program"], said["options"], said["options"]["condition"]
         program["arguments"] = tuple(program["arguments"])
         if condition is not None:
             options["condition"] = Condition(**condition | {"caches": tuple(condition["caches"])})
+        if (way := options["way"]) is not None:
+            options["way"] = Way(**way | {"settings": tuple(way["settings"])})
         return Request(Program(**program), Options(**options), Limits(**said["limits"]), said["verify"])
 
 

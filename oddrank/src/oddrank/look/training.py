@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from oddrank.look.steps import Steps
 from oddrank.look.values import leaves
 from oddrank.torch_names import hide_from_dynamo
 
-__all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "gradients", "synchronized"]
+__all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "broken", "gradients", "synchronized"]
 
 # of each parameter of an optimizer: its steps that were recorded, and in how many it had no gradient, or zeros
 PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
@@ -30,7 +31,8 @@ PARAMETERS |= {"zero": "int64", "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
 AVERAGES = {"rank": "int64", "how": "str", "name": "str", "steps": "int64", "backwards": "int64"}
 AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
-# what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step
+# what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step; without `ranks`,
+# a loss of this rank that is no finite number
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
 MOST = 4  # names that are listed
 _FSDP = "fully_shard"
@@ -52,6 +54,7 @@ class Training:
         self._sums: list[bool] = []
         self._given_in = 0  # the step whose first compiled call was seen
         self._seen: list[tuple[int, str, str]] = []
+        self._broken: list[tuple[str, int, str, str]] = []
         self._stepped: list[int] = []  # when each optimizer step ended
 
     def listen(self) -> None:
@@ -64,6 +67,9 @@ class Training:
             return None
         for loss in losses:
             self._see("loss", [loss])
+            with contextlib.suppress(Exception), torch.no_grad():
+                if not math.isfinite(value := float(replicas.local_part(loss))):
+                    self._broken.append(("", self._steps.found, "loss", str(value)))
         step, began = self._steps.found, time.time_ns()
         if self._parameters and any(step == earlier for earlier, *_ in self._backwards):
             self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
@@ -74,6 +80,8 @@ class Training:
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a compiled call is given; of activations those that the first one of a step is given."""
+        if not self._steps.recording:
+            return
         first, self._given_in = self._given_in != self._steps.found, self._steps.found
         given = [one for _, one in leaves([*args, *kwargs.values()], "")]
         self._see("input", [one for one in given if first or not one.requires_grad])
@@ -122,7 +130,7 @@ class Training:
         rows: dict[str, tuple[dict[str, str], Iterable[tuple[Any, ...]]]] = {
             "parameters": (PARAMETERS, self._of_parameters(self._in_forward(found, known, since_ns))),
             "averages": (AVERAGES, self._averages(found, known, since_ns, entered)),
-            "seen": (SEEN, [(ranks, *one) for ranks in groups for one in self._seen]),
+            "seen": (SEEN, [*self._broken, *((ranks, *one) for ranks in groups for one in self._seen)]),
         }
         return {
             name: pd.DataFrame([(rank, *row) for row in made], columns=list(types)).astype(types)
@@ -308,6 +316,24 @@ def synchronized(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
+def broken(table: pd.DataFrame) -> list[Finding]:
+    """Losses that are no finite number: the first step that has one, and its rank.
+
+    Args:
+        table: What all ranks noted, with the columns of `SEEN`.
+    """
+    mine = table[table["ranks"] == ""]
+    if mine.empty:
+        return []
+    first = mine[mine["step"] == mine["step"].min()]
+    ranks = ", ".join(map(str, sorted(set(first["rank"]))))
+    said = f"the loss is {first['fingerprint'].iloc[0]} in step {first['step'].iloc[0]} of the run on rank {ranks}"
+    later = mine["step"].nunique() - 1
+    said += f", and in {later} of the recorded steps after it" if later else ""
+    fix = "find the first step that has it (--skip 0 records from the beginning), and its data, learning rate and dtype"
+    return [Finding("", said, "", fix)]
+
+
 def batches(table: pd.DataFrame) -> list[Finding]:
     """Ranks that average gradients, and computed on the same inputs with the same losses in every recorded step.
 
@@ -315,7 +341,7 @@ def batches(table: pd.DataFrame) -> list[Finding]:
         table: What all ranks noted, with the columns of `SEEN`.
     """
     found = []
-    for ranks, rows in table.groupby("ranks", sort=False):
+    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
         named = ranks.split(",")
         mine = rows[rows["rank"].astype(str).isin(named)]
         each = [

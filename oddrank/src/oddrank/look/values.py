@@ -1,4 +1,4 @@
-"""What a rank computed: losses of its steps, outputs of served models, and parameters; and two runs compared."""
+"""What a rank computed: losses, outputs of served models, gradients and parameters; and two runs compared."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import io
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from torch import nn
 
 from oddrank.files import write
 from oddrank.look import replicas
+from oddrank.look.callables import Made
 from oddrank.look.steps import Steps
 from oddrank.torch_names import hide_from_dynamo, is_fake
 
-__all__ = ["KINDS", "Apart", "Largest", "Values", "apart", "leaves", "load"]
+__all__ = ["KINDS", "Apart", "Largest", "Values", "apart", "compare", "largest", "leaves", "load"]
 
-KINDS = ("losses", "outputs", "parameters")
+KINDS = ("outputs", "losses", "gradients", "parameters")  # in the order of a step
 MOST = 1 << 26  # bytes of outputs that are kept
+SAMPLE = 1 << 16  # numbers of a tensor of each step that are kept
 _FILE = re.compile(r"values-(\d+)\.pt")
 Kept = dict[str, dict[str, torch.Tensor]]  # tensors by kind and name
 
@@ -34,10 +36,12 @@ class Values:
 
     Args:
         steps: Which step it is.
+        each: Whether the outputs of a training, and the gradients that parameters have after the last backward of each
+            step, are kept too: at most `SAMPLE` numbers of each, evenly spread.
     """
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, steps: Steps, each: bool = False) -> None:
+        self._steps, self._each = steps, each
         self._taken = False
         self._kept: Kept = {kind: {} for kind in KINDS}
         self._bytes = 0
@@ -62,31 +66,42 @@ class Values:
     def save(self, path: Path) -> None:
         """Write what was taken, once; nothing before `take`."""
         if self._taken and self._kept:
-            told, body = {**self._kept, **({"outputs": {}} if self._trains else {})}, io.BytesIO()
+            none: Kept = {"outputs": {}} if self._trains and not self._each else {}
+            told, body = {**self._kept, **none}, io.BytesIO()
             torch.save({kind: {n: t.cpu() for n, t in named.items()} for kind, named in told.items()}, body)
             write(path, body.getvalue())
             self._kept = {}
 
-    def _note(self, losses: list[torch.Tensor]) -> None:
-        if not self._taken:
-            self._trains = True
-            for loss in losses if self._steps.found else []:
-                self._keep("losses", f"step {self._steps.found}", loss)
+    def _note(self, losses: list[torch.Tensor]) -> Callable[[], object] | None:
+        if self._taken:
+            return None
+        self._trains = True
+        for loss in losses if self._steps.found else []:
+            self._keep("losses", f"step {self._steps.found}", loss)
+        return self._gradients if self._each else None
 
-    def _returned(self, found: Any) -> None:
-        if self._taken or self._trains or not self._steps.found:
+    def _gradients(self) -> None:
+        for _, name, _, tensor, _ in replicas.everything():
+            if tensor.is_leaf and tensor.grad is not None:
+                self._keep("gradients", f"step {self._steps.found}, {name}", tensor.grad, last=True)
+
+    def _returned(self, found: Any, of: Made) -> None:
+        if self._taken or (self._trains and not self._each) or not self._steps.found:
             return
-        for name, tensor in leaves(found, f"step {self._steps.found}"):
-            self._bytes += tensor.nbytes
+        of_call = f", {of.name} at {of.place}" if self._each else ""
+        for name, tensor in leaves(found, f"step {self._steps.found}{of_call}"):
+            self._bytes += tensor.nbytes if not self._each else min(tensor.nbytes, 8 * SAMPLE)
             if tensor.is_floating_point() and self._bytes <= MOST:
                 self._keep("outputs", name, tensor)
 
-    def _keep(self, kind: str, name: str, tensor: Any) -> None:
+    def _keep(self, kind: str, name: str, tensor: Any, last: bool = False) -> None:
         with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
             local = replicas.local_part(tensor).detach()
             if not is_fake(local) and not local.is_meta and local.layout == torch.strided:
                 names = (name if n == 1 else f"{name}, number {n}" for n in range(1, 1 << 20))
-                name = next(one for one in names if one not in self._kept[kind])
+                name = name if last else next(one for one in names if one not in self._kept[kind])
+                if self._each and local.numel() > SAMPLE:
+                    local = local.reshape(-1)[:: -(-local.numel() // SAMPLE)]
                 self._kept[kind][name] = local.clone()  # the program may write to it
 
 
@@ -102,7 +117,8 @@ def leaves(found: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield from leaves(value, f"{name}[{i}]")
 
 
-hide_from_dynamo(Values._note.__code__, Values._returned.__code__, calls=True)
+_HEARS = (Values._note, Values._returned, Values._gradients)
+hide_from_dynamo(*(one.__code__ for one in _HEARS), calls=True)
 
 
 @dataclass(frozen=True)
@@ -167,7 +183,7 @@ def apart(first: Path, other: Path, tolerance: float | None = None) -> Apart:
             left += [f"{kind} of rank {rank}, {what}: {', '.join(names[:3])}{more}"] if names else []
         for name in (name for name in a if name in b and name not in apart):
             found[kind] = _joined(
-                found.get(kind, Largest()), _one(a[name], b[name], tolerance, f"{name}, rank {rank}")
+                found.get(kind, Largest()), compare(a[name], b[name], tolerance, f"{name}, rank {rank}")
             )
     if not any(values[kind] for values in mine.values() for kind in ("losses", "outputs")):
         left.append("no loss and no output: no backward was called, and compiled calls returned no tensor")
@@ -216,7 +232,8 @@ def _joined(a: Largest, b: Largest) -> Largest:
     )
 
 
-def _one(a: torch.Tensor, b: torch.Tensor, tolerance: float | None, where: str) -> Largest:
+def compare(a: torch.Tensor, b: torch.Tensor, tolerance: float | None = None, where: str = "") -> Largest:
+    """Compare two tensors of one shape and dtype, as `apart` does."""
     bits = [one.contiguous().reshape(-1).view(torch.uint8) for one in (a, b)]
     if torch.equal(*bits) or not a.numel():
         return Largest(1)
@@ -232,6 +249,14 @@ def _one(a: torch.Tensor, b: torch.Tensor, tolerance: float | None, where: str) 
     x, y = a.to(wide), b.to(wide)
     same = (x == y) | (x.isnan() & y.isnan())
     gap = (x - y).abs().masked_fill(same, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
-    absolute, size = float(gap.max()), float(x.abs().nan_to_num(posinf=0.0).max())
+    absolute, size = float(gap.max()), largest(x)
     relative = absolute / size if size else float("inf") if absolute else 0.0
     return Largest(1, False, close, absolute, relative, where)
+
+
+def largest(tensor: torch.Tensor) -> float:
+    """The largest absolute number of a tensor; 0 where it has none."""
+    if not tensor.numel():
+        return 0.0
+    wide = tensor if tensor.is_complex() else tensor.double()
+    return float(wide.abs().nan_to_num(nan=0.0, posinf=0.0).max())

@@ -12,22 +12,10 @@ from oddrank.page import document, escape
 
 __all__ = ["html"]
 
-EXPLAINED = """
-<ul>
-<li>Counts and causes are compared where all runs of a version agree. What differs between runs of one version, such as
-the losses of a script that sets no seed, is not compared: it cannot be laid at the door of a version.</li>
-<li><b>Breaks</b> and <b>collectives</b> are executions per step, the other counts are of the whole run. <b>Bytes</b>
-are those of the inputs of a rank's collectives per step, from torch's flight recorder, without messages between two
-ranks.</li>
-<li><b>First step</b>: from the first compiled call to the end of its step on the slowest rank, with all that is
-compiled in it, in caches that are empty. It is shown and never gated: a busy machine moves it.</li>
-<li><b>Losses</b> are the numbers on which the program calls <code>backward</code>, <b>parameters</b> those after the
-last recorded step on each rank, shards of DTensors as they are. Shown is the largest difference, divided by the largest
-number of its tensor. Close means within {tolerance}.</li>
-<li>A cause is a break, a recompile or a frame given up, with its line, or what ranks do otherwise. Of one line and kind
-it is the same cause, also where a version words its reason otherwise.</li>
-</ul>
-"""
+EXPLAINED = (
+    "What differs between runs of one version is not compared. Numbers are the largest difference, divided by the"
+    " largest number of its tensor; close means within {tolerance}. More: docs/look_versions.md of oddrank."
+)
 
 
 def tolerance(body: dict[str, Any]) -> str:
@@ -55,7 +43,7 @@ def html(body: dict[str, Any], allowed: list[str]) -> str:
     ]
     for one, version in zip(told, versions, strict=True):
         parts += [f"<h2>torch {escape(one.label)}</h2>", *_version(one, version, allowed)]
-    parts += ["<h2>How it was compared</h2>", EXPLAINED.format(tolerance=escape(tolerance(body)))]
+    parts.append(f"<p class='quiet'>{EXPLAINED.format(tolerance=escape(tolerance(body)))}</p>")
     data = "<p class='quiet'>This page loads nothing from a network and sends nothing. All numbers are in the"
     return document(
         f"{body['program']}: versions of torch", [*parts, f"{data} <code>versions.json</code> beside it.</p>"]
@@ -72,9 +60,8 @@ def _version(told: changes.Told, version: dict[str, Any], allowed: list[str]) ->
         for change in told.changes
     ]
     parts = [table(pd.DataFrame(rows))] if rows else []
-    for said, listed in (("Not compared", told.left), ("The same place, other words", told.reworded)):
-        items = "".join(f"<li>{escape(one)}</li>" for one in listed)
-        parts.append(f"<p>{said}:</p><ul>{items}</ul>" if listed else "")
+    items = "".join(f"<li>{escape(one)}</li>" for one in told.left)
+    parts.append(f"<p>Not compared:</p><ul>{items}</ul>" if items else "")
     for run in version["runs"]:
         at = escape(run["folder"])
         links = f"<a href='{at}/index.html'>page</a>, <a href='{at}.log'>output</a>"

@@ -16,7 +16,7 @@ from torch import nn
 
 from oddrank import places, torch_names
 from oddrank.look import replicas
-from oddrank.look.checkpoints import bare
+from oddrank.look.checkpoints import COMPILED, bare
 from oddrank.look.finding import Finding
 from oddrank.look.steps import wrapped
 
@@ -24,7 +24,6 @@ __all__ = ["TYPES", "Names", "kept"]
 
 TYPES = {"rank": "int64", "kind": "str", "place": "str", "count": "int64", "theirs": "str", "ours": "str"}
 TWICE, LEFT = "twice", "left out"
-COMPILED = "_orig_mod"
 _CALLS = ("named_parameters", "state_dict")
 
 

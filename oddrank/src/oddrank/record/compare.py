@@ -24,6 +24,7 @@ class Step:
         file, line, func: Where; '' and 0 where that is not known.
         signature: What has to be equal on all ranks.
         then: The next step in the program's own code, where this one is in a library.
+        breaks: Of a region, the graph break in which it ends, with its place.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Step:
     func: str = ""
     signature: str = field(default="", repr=False)
     then: str = ""
+    breaks: str = ""
 
     @property
     def place(self) -> str:
@@ -76,6 +78,11 @@ class Difference:
             # alike by name: what differs is inside
             odd = " and ".join(map(str, self.odd))
             whole = [f"{whole[0]}, with another graph or other shapes on rank {odd}"]
+            broke = {rank: step.breaks for rank, step in self.steps.items() if step and step.breaks}
+            if 0 < len(broke) < len(self.steps):
+                whole[0] += (
+                    f"; it breaks on rank {' and '.join(map(str, broke))} only: {next(iter(broke.values()))}"
+                )
         return f"forward {self.forward}, step {self.index}: " + "; ".join(whole)
 
 
@@ -127,12 +134,14 @@ def _steps(rank: int, tables: Tables) -> dict[int, list[Step]]:
             c = compiles.get(r.compile)
             name = c.name if c else r.name
             file, line, func = (c.file, c.resume or c.line, c.func) if c else ("", 0, "")
-            steps.append(
-                Step("region", name, *times, file, line, func, f"region {name} {c.digest if c else ''}")
+            b = breaks.get(r.compile)  # which it will execute, after its graph
+            after = [Step("break", b.name, *times, b.file, b.line, b.func)] if b else []
+            sign = f"region {name} {c.digest if c else ''}"
+            ends = str(after[0]).removeprefix("break ") if after else ""
+            steps.append(Step("region", name, *times, file, line, func, sign, breaks=ends))
+            steps += (
+                replace(one, signature=f"break {label(one.file)}:{one.line} {one.name}") for one in after
             )
-            if b := breaks.get(r.compile):  # which it will execute, after its graph
-                sign = f"break {label(b.file)}:{b.line} {b.name}"
-                steps.append(Step("break", b.name, *times, b.file, b.line, b.func, sign))
         elif r.kind == "collective" and collective_op(r.name) not in POINT_TO_POINT:
             name = collective_op(r.name) + (f" of {r.shapes}" if r.shapes else "")
             steps.append(Step("collective", name, *times, signature=f"collective {name}"))

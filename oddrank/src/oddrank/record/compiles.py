@@ -165,6 +165,23 @@ class Compiles:
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             self.left_out += 1
 
+    def refused(self, code: CodeType, why: str, at: float, chain: Sequence[tuple[str, int, str]]) -> None:
+        """Take a frame that was given up before a compile of it began, which torch gives no id.
+
+        Args:
+            code: Of the frame.
+            why: What Dynamo raised.
+            at: When, in seconds of `time.monotonic()`.
+            chain: Its callers, outermost first.
+        """
+        id_ = f"-/{sum(one.id.startswith('-') for one in self.tries.values())}"
+        row = Compile(0, id_, code.co_filename, code.co_firstlineno, code.co_name, outcome="gave-up")
+        row.chain = tuple(chain[-MOST_FRAMES:])
+        one = Try(id_, self.epoch, row, at, begun=True, finished=True, failure=("Unsupported", why, "", 0))
+        one.break_text = f"Graph Break Reason: {why}\nUser code traceback:\n"
+        self.tries[self.epoch, id_] = one
+        self._tell(one)
+
     def _feed(self, entry: Entry, at: float) -> None:
         kind = entry.kind
         if kind == "str":
@@ -305,14 +322,17 @@ class Compiles:
         failed_at, operators, guards, line = (_whole(said.get(name)) for name in whole)
         times = ("entire_frame_compile_time_s", "backend_compile_time_s")
         seconds, backend_s = (_number(said.get(name)) for name in times)
-        one.finished, one.has_code = True, bool(said.get("has_guarded_code"))
+        one.has_code = bool(said.get("has_guarded_code"))
+        # of an interrupt torch notes neither a failure nor a graph
+        one.finished = one.has_code or bool(failure[0]) or said.get("graph_op_count") is not None
         one.failure = (failure[0], failure[1], failure[2], failed_at)
         row.operators, row.guards, row.seconds, row.backend_s = operators, guards, seconds, backend_s
         if not row.func and said.get("co_name"):
             row.func, row.resume = resumed(str(said["co_name"]))
         row.file = row.file or str(said.get("co_filename") or "")
         row.line = row.line or line
-        self._outcome(one)
+        if one.finished:
+            self._outcome(one)
 
     def epoch_now(self, frames: int | None) -> int:
         """The current epoch: one more than the last one seen where Dynamo was reset since.

@@ -15,6 +15,9 @@ _TENSOR = re.compile(
     r"(?: at index (?P<index>\d+))?\. expected (?P<was>.*?), actual (?P<now>.*?)\.?$"
 )
 _GRAD = re.compile(r"^tensor ['\"]?(?P<name>.+?)['\"]? requires_grad mismatch")
+_NO_TENSOR = re.compile(
+    r"^expected type of '(?P<name>.+?)' to be a tensor type, ' but found <class '(?P<now>.+?)'>"
+)
 _SIZED = re.compile(r"^(?P<name>.+?)\.(?P<what>size|stride)\(\)\[(?P<index>\d+)\] == (?P<was>-?\d+)$")
 _EQUAL = re.compile(r"^(?P<name>[\w.\[\]'\"]+) == (?P<was>.+)$")
 _LENGTH = re.compile(r"^(?:\w*len\w*)\((?P<name>[\w.\[\]'\"]+)\) == (?P<was>\d+)$")
@@ -118,8 +121,12 @@ def words(reason: str, others: Sequence[str] = (), last: str = "") -> str:
         return f"{_quoted(at['name'])} needs a gradient in one call and not in another"
     if at := _TENSOR.match(reason):
         said = {"size": "dimension", "stride": "the stride of dimension"}.get(at["what"])
-        said = f"{said} {at['index']}" if said and at["index"] else f"the {at['what']}"
+        of = {"rank": "number of dimensions"}.get(at["what"], at["what"])
+        said = f"{said} {at['index']}" if said and at["index"] else f"the {of}"
         return f"{said} of {_quoted(at['name'])} changes{_values(_run(at['was'], at['now'], reason, others))}"
+    if at := _NO_TENSOR.match(reason):
+        now = at["now"].replace("NoneType", "None")
+        return f"{_quoted(at['name'])} is a tensor in one call and {now} in another"
     if at := _STATE.match(reason):
         found = [said for name, said in _STATES.items() if name in at["what"]]
         return "; ".join(found) or f"a setting of torch changes: {at['what']}"

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from oddrank import torch_names
-from oddrank.places import is_library
+from oddrank.places import is_library, label
 from oddrank.record import trace_log
 from oddrank.record.collectives import Calls, collectives_of
 from oddrank.record.compiles import Compiles, Try
@@ -107,6 +107,11 @@ class Log(logging.Handler):
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
 
+    def refused(self, code: CodeType, why: str) -> None:
+        """Take a frame that Dynamo gives up before a compile of it begins; those of Python's own code are left out."""
+        if not label(code.co_filename).startswith(("python/", "<frozen ")):
+            self.compiles.refused(code, why, time.monotonic(), _callers())
+
     def id_of(self, code: CodeType) -> str:
         """The id of the compile that made some code; '' where it was made before the log began."""
         made, name = self._made.get(id(code), (None, ""))
@@ -115,6 +120,19 @@ class Log(logging.Handler):
     def epoch(self) -> int:
         """The current epoch: one more than the last one seen where Dynamo was reset since."""
         return self.compiles.epoch_now(torch_names.dynamo_frames_seen())
+
+
+def _callers() -> list[tuple[str, int, str]]:
+    """The frames outside of Dynamo, outermost first."""
+    found: list[tuple[str, int, str]] = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        found.append((code.co_filename, frame.f_lineno, code.co_name))
+        if label(code.co_filename) == "torch/_dynamo/convert_frame.py":
+            found.clear()  # the program's frames lie outside of these
+        frame = frame.f_back
+    return found[::-1]
 
 
 def _outside(node: Any) -> tuple[str, int, str] | None:

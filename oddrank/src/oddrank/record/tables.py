@@ -21,7 +21,7 @@ class Compile:
     Args:
         rank: The rank.
         id: Torch's own, 'frame/n'; '!graph/frame/n' under compiled autograd; '0/0 (2)' for the second of this name,
-            since Dynamo counts anew after a reset.
+            since Dynamo counts anew after a reset; '-/0' for a frame that was given up before it got one.
         file: Of the frame's code.
         line: Where that code begins: a def with its decorators.
         func: The function, without torch's `torch_dynamo_resume_in_`, and with its class where the source is at hand.

@@ -32,6 +32,7 @@ __all__ = ["MOST_NOTES", "MOST_ROWS", "MOST_SECTIONS", "Builder", "listing"]
 MOST_NOTES = 30  # of a line, and of what a note opens to
 MOST_ROWS = 60_000  # of all functions
 MOST_SECTIONS = 2_000
+LOWERED = "in the lowered graph alone"
 ORDER = (
     "inlined",
     "unfinished",
@@ -228,9 +229,10 @@ class Builder:
                 if m.kind not in (*BREAKS, "def", "error") or not self._program_broke(m):
                     continue
             part(m.file, m.line, m.func, m.rank).add(m, region, n)
+        drawn = self._drawn()
         for ran in self.tables.collectives:
-            in_graph = ran.compiled and ran.compile  # beside its line already
-            if ran.file and not in_graph and not self.library(ran.file):
+            beside = {(ran.rank, ran.compile, at) for at in (ran.line, ran.name)} & drawn
+            if ran.file and not beside and not self.library(ran.file):
                 part(ran.file, ran.line, ran.func, ran.rank).ran.append(ran)
         order = sorted(
             parts, key=lambda home: (self.library(home[0]), first.get(home[0], len(first)), home[0], home[1])
@@ -240,6 +242,17 @@ class Builder:
             self.notes.append(f"only the first {MOST_SECTIONS} of {len(order)} functions are shown")
         counted = bool(self.forwards)
         return Listing(sections, self.ranks, self.tables.torch, self.notes, counted, self.shapes)
+
+    def _drawn(self) -> set[tuple[int, str, int | str]]:
+        """Rank, compile, and line of the collectives that stand in graphs; their name where the line is worked out.
+
+        Redistribution of a DTensor is a collective in the lowered graph alone, which the running process does not keep.
+        """
+        return {
+            (m.rank, m.compile, m.line if m.exact else m.name)
+            for m in self.tables.marks
+            if m.kind == "collective" or (m.stage == "forward" and COLLECTIVE.search(m.name))
+        }
 
     def _program_broke(self, mark: Mark) -> bool:
         """Whether the program leads to a break in a library's function."""
@@ -431,7 +444,7 @@ class Builder:
                     elif m.stage == "dynamo":
                         made = m.text or made
                     elif m.stage == "forward" and not c.collectives and (op := COLLECTIVE.search(m.name)):
-                        words = " · ".join(filter(None, (op[1], m.text, "in the lowered graph alone")))
+                        words = " · ".join(filter(None, (op[1], m.text, LOWERED)))
                         add(rank, Note("collective", words))
                 elif m.kind == "recompile":
                     if c.again:
@@ -449,7 +462,7 @@ class Builder:
                 add(rank, Note("shape", made))
         for rank, calls in sorted(ran.items()):
             for call in calls:
-                where = "in a backward" if call.compiled else "in eager"
+                where = LOWERED if call.compile else "in a backward" if call.compiled else "in eager"
                 parts = (call.name, typed(call), f"group {call.group}" if call.group else "", where)
                 note = Note("collective", " · ".join(filter(None, parts)), exact=call.exact)
                 add(rank, note, self.each(rank, call.runs) or 0)

@@ -14,11 +14,8 @@ PASSES = {
     "bucket_all_gathers_fx": "bucket_all_gathers",
     "bucket_reduce_scatters_fx": "bucket_reduce_scatters",
     "bucket_all_reduces_fx": "bucket_all_reduce",
-    "_fuse_ddp_communication": "fuse_ddp_communication",
     "aten_distributed_optimizations.enable_overlap_scheduling": "overlap_scheduling",
-    "aten_distributed_optimizations.enable_low_contention_collectives": "replace_collectives_with_low_contention",
     "_micro_pipeline_tp": "micro_pipeline_tp_pass",
-    "reorder_for_compute_comm_overlap": "reorder_compute_and_comm_for_overlap",
 }
 OPTIMIZE_DDP = "torch._dynamo.config.optimize_ddp"
 _COLLECTIVE = ("_c10d_functional.", "symm_mem.", "bucketing.")
@@ -51,11 +48,6 @@ def inductor_points() -> list[Point]:
             lambda new: replaced("torch._inductor.fx_passes.post_grad.micro_pipeline_tp_pass", new),
         ),
         (
-            "reorder",
-            find("torch._inductor.comms.reorder_compute_and_comm_for_overlap"),
-            lambda new: replaced("torch._inductor.comms.reorder_compute_and_comm_for_overlap", new),
-        ),
-        (
             "post_compile",
             find("torch._inductor.output_code.CompiledFxGraph.post_compile"),
             lambda new: replaced("torch._inductor.output_code.CompiledFxGraph.post_compile", new),
@@ -69,16 +61,10 @@ def inductor_settings() -> dict[str, Any]:
         "bucket_all_gathers_fx": find("torch._inductor.config.bucket_all_gathers_fx"),
         "bucket_reduce_scatters_fx": find("torch._inductor.config.bucket_reduce_scatters_fx"),
         "bucket_all_reduces_fx": find("torch._inductor.config.bucket_all_reduces_fx"),
-        "_fuse_ddp_communication": find("torch._inductor.config._fuse_ddp_communication"),
         "aten_distributed_optimizations.enable_overlap_scheduling": find(
             "torch._inductor.config.aten_distributed_optimizations.enable_overlap_scheduling"
         ),
-        "aten_distributed_optimizations.enable_low_contention_collectives": find(
-            "torch._inductor.config.aten_distributed_optimizations.enable_low_contention_collectives",
-            since="2.13",
-        ),
         "_micro_pipeline_tp": find("torch._inductor.config._micro_pipeline_tp"),
-        "reorder_for_compute_comm_overlap": find("torch._inductor.config.reorder_for_compute_comm_overlap"),
     }
 
 
@@ -107,6 +93,15 @@ def ddp_optimizer_points() -> list[Point]:
             lambda new: replaced("torch._dynamo.backends.distributed.DDPOptimizer.compile_fn", new),
         )
     ]
+
+
+def ddp_forward_point() -> Point:
+    """Return what DDP does before a module's forward: it broadcasts buffers."""
+    return (
+        "forward",
+        find("torch.nn.parallel.DistributedDataParallel._pre_forward"),
+        lambda new: replaced("torch.nn.parallel.DistributedDataParallel._pre_forward", new),
+    )
 
 
 def active_ddp() -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from oddrank.torch_names.effects import Point
-from oddrank.torch_names.names import find, replaced
+from oddrank.torch_names.names import find, replaced, require
 
 # what Dynamo puts in the place of an in-place collective -> what the program calls
 _IN_PLACE = {
@@ -47,6 +47,26 @@ def to_local_points() -> list[Point]:
             lambda new: replaced("torch.distributed.tensor._api._ToTorchTensor.backward", staticmethod(new)),
         ),
     ]
+
+
+def pipeline_scaling() -> tuple[Any, Callable[[Any], Any]] | None:
+    """Return what divides the gradients of a pipeline's stage, and how to replace it; None before the import."""
+    if "torch.distributed.pipelining.stage" not in sys.modules:
+        return None
+    return (
+        require("torch.distributed.pipelining.stage._PipelineStageBase.scale_grads"),
+        lambda new: replaced("torch.distributed.pipelining.stage._PipelineStageBase.scale_grads", new),
+    )
+
+
+def from_local_point() -> tuple[Any, Callable[[Any], Any]] | None:
+    """Return the forward of `DTensor.from_local`, and how to replace it; None before the import."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return None
+    return (
+        require("torch.distributed.tensor._api._FromTorchTensor.forward"),
+        lambda new: replaced("torch.distributed.tensor._api._FromTorchTensor.forward", staticmethod(new)),
+    )
 
 
 def assumed_placements(ctx: Any) -> tuple[Any, tuple[Any, ...]] | None:

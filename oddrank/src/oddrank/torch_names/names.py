@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import pickle
@@ -185,6 +186,24 @@ def on_graph(seen: Callable[[str, Any, Sequence[types.CodeType]], None]) -> Call
     return swap.stop
 
 
+def on_generator(seen: Callable[[types.CodeType, str], None]) -> Any:
+    """Give a context that calls `seen(code, why)` with each generator of which Dynamo gives up the frame.
+
+    It does so before it begins a compile, so that its trace has none of them. Source: torch/_dynamo/convert_frame.py.
+    """
+    usual = require("torch._dynamo.convert_frame.ConvertFrameAssert.__call__")
+
+    def call(self: Any, frame: Any, *more: Any, skip: int = 0, **named: Any) -> Any:
+        try:
+            return usual(self, frame, *more, skip=skip + 1, **named)
+        except Exception as error:
+            if frame.f_code.co_flags & inspect.CO_GENERATOR:
+                seen(frame.f_code, str(error))
+            raise
+
+    return replaced("torch._dynamo.convert_frame.ConvertFrameAssert.__call__", call)
+
+
 def dynamo_reset() -> None:
     """Forget everything that Dynamo compiled or skipped in this process (`torch._dynamo.reset`)."""
     require("torch._dynamo.reset")()
@@ -206,6 +225,31 @@ def uncompiled(fn: Any) -> Any:
 def hidden(fn: Any) -> bool:
     """Say whether a function is hidden from the compiler (`torch.compiler.disable`)."""
     return bool(getattr(fn, "_torchdynamo_disable", False))
+
+
+def compiled_in_place(module: Any) -> bool:
+    """Say whether a module is one that `torch.compile` returned, or `module.compile()` was called."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def compiled_module_call() -> tuple[Callable[..., Any], Callable[[Any], Any]] | None:
+    """Return the `__call__` of what `torch.compile` makes of a module, and how to replace it; None before the import.
+
+    It warns where there is a hook for all modules.
+    """
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        return None
+    return (
+        require("torch._dynamo.eval_frame.OptimizedModule.__call__"),
+        lambda new: replaced("torch._dynamo.eval_frame.OptimizedModule.__call__", new),
+    )
+
+
+def forced_eager() -> bool:
+    """Say whether `torch.compiler.set_stance` lets compiled functions run in Python."""
+    if "torch._dynamo.eval_frame" not in sys.modules:
+        return False
+    return "eager" in str(getattr(require("torch._dynamo.eval_frame._stance"), "stance", ""))
 
 
 # --- sources of a record ---

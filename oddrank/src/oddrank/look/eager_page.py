@@ -1,0 +1,101 @@
+"""The verdict of `oddrank look --eager`, on the terminal and as a page that loads nothing."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oddrank.look.agreement import CANNOT_TELL, WRONG, Answer, Region, Value
+from oddrank.page import document, escape
+
+__all__ = ["html", "text"]
+
+COMPARED = (
+    "Losses, outputs of compiled callables and gradients of parameters after the last backward of a step, up to the"
+    " last recorded step: at most 65,536 numbers of each tensor, evenly spread. A difference is divided by the largest"
+    " number of the tensor in eager."
+)
+
+
+def text(answer: Answer) -> str:
+    """Return the verdict as text."""
+    parts = {
+        "": f"{answer.kind}: {answer.said}",
+        "where: ": answer.where,
+        "why: ": answer.why,
+        "fix: ": answer.fix,
+    }
+    return "\n".join(
+        textwrap.fill(f"{name}{said}", 110, initial_indent=" " * 4 * bool(name), subsequent_indent=" " * 8)
+        for name, said in parts.items()
+        if said
+    )
+
+
+def html(body: Mapping[str, Any], answer: Answer, values: Sequence[Value], regions: Sequence[Region]) -> str:
+    """Return the page.
+
+    Args:
+        body: What `eager.json` holds.
+        answer: The verdict.
+        values: What was compared.
+        regions: What was measured of each region.
+    """
+    look = "bad" if answer.kind in (WRONG, CANNOT_TELL) else "good"
+    runs = [
+        (
+            f"<a href='{escape(one['folder'])}/index.html'>{escape(one['name'])}</a>",
+            f"{one['seconds']:.0f} s",
+            escape(one["failed"]),
+        )
+        for one in body["runs"]
+    ]
+    parts = [
+        f"<h1>{escape(body['program'])}: compiled against eager</h1>",
+        f"<p class='quiet'>{body['ranks']} ranks. Each run has the same seeds.</p>",
+        f"<p class='{look}'>{escape(answer.kind[:1].upper() + answer.kind[1:])}: {escape(answer.said)}.</p>",
+        *(f"<p>{name}: {escape(said)}.</p>" for name, said in
+          (("Where", answer.where), ("Why", answer.why), ("Fix", answer.fix)) if said),
+        _table(("run", "took", ""), runs),
+        "<h2>The largest difference in each step</h2>",
+        _table(("step", "kind", "compiled", "graphs in eager", "last bit changed", "of"), _steps(values)),
+        *(["<h2>Regions, each with its own inputs</h2>", _regions(regions)] if regions else []),
+        "<h2>What was compared</h2>",
+        f"<p class='quiet'>{COMPARED}</p>",
+    ]  # fmt: skip
+    return document(f"{body['program']}: oddrank look --eager", parts)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    cells = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{cells}</table>"
+
+
+def _steps(values: Sequence[Value]) -> list[tuple[str, ...]]:
+    rows = []
+    for step, kind in dict.fromkeys((one.step, one.kind) for one in values):
+        mine = [one for one in values if (one.step, one.kind) == (step, kind)]
+        worst = max(mine, key=lambda one: one.compiled)
+        most = [
+            max((getattr(one, name) or 0.0 for one in mine), default=0.0) for name in ("captured", "nudged")
+        ]
+        numbers = [f"{worst.compiled:.2g}", *(f"{one:.2g}" for one in most)]
+        rows.append((str(step), kind, *numbers, escape(f"{worst.name}, rank {worst.rank}".lstrip(", "))))
+    return rows
+
+
+def _regions(regions: Sequence[Region]) -> str:
+    rows = [
+        tuple(
+            map(
+                escape, (str(one.rank), str(one.step), one.name, one.note or one.said, one.parts, one.setting)
+            )
+        )
+        for one in regions
+    ]
+    return _table(
+        ("rank", "step", "region", "result farthest apart", "first operator", "explained by"),
+        rows,
+    )

@@ -1,0 +1,458 @@
+"""Regions of compiled code run again on the inputs that they had: as compiled, in eager, a last bit off, in float64.
+
+Region by region, because torch's DebugMode sees nothing inside of a kernel of Inductor; where it replaces the compiled
+code by an interpreter of the graph, it measures other code than the program ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule, Interpreter, Node
+
+from oddrank import torch_names
+from oddrank.files import write
+from oddrank.look import replicas
+from oddrank.look.agreement import CACHE, Region, beyond, excess
+from oddrank.look.callables import line_of_stack
+from oddrank.look.steps import Steps
+from oddrank.look.values import largest, leaves
+from oddrank.record.guard_words import source
+
+__all__ = ["SETTINGS", "TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
+
+MOST = 1 << 30  # bytes of inputs that are kept
+NUDGES = 4  # runs of a region with other last bits
+ALONE = 16  # operators that are compiled alone
+# settings of Inductor under which its code computes as eager code does
+SETTINGS = ("fallback_random", "emulate_precision_casts")
+# relative, as `torch.testing.assert_close` has them
+TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
+_COMPILE = torch.compile  # look puts a wrapper in its place
+Results = dict[str, torch.Tensor]
+Code = Callable[..., Any]
+
+
+class Replays:
+    """Keeps the inputs of regions in a run, and runs the regions again after its last recorded step.
+
+    Args:
+        steps: Which step it is.
+        step: The step whose regions run again; of each region its first call does, too.
+        rank: This process.
+        path: The file for what was measured.
+        votes: Asks all ranks for a text, in their common order; those of all ranks, None for one that is silent.
+    """
+
+    def __init__(
+        self, steps: Steps, step: int, rank: int, path: Path, votes: Callable[[str], list[str | None]]
+    ) -> None:
+        self._steps, self._step, self._rank, self._path, self._votes = steps, step, rank, path, votes
+        self._kept: list[tuple[Region, Call]] = []
+        self._seen: set[tuple[str, bool]] = set()
+        self._bytes = 0
+        self._busy = False
+
+    def listen(self) -> None:
+        """Keep inputs from now on, and run the regions again when the last recorded step has ended."""
+        torch_names.around_compiled(self._around)
+        self._steps.also(self.run)
+
+    def _around(self, compile_id: str, graph: GraphModule, backend: Any, compiled: Code) -> Code:
+        if self._busy:
+            return compiled
+        name = _title(graph)
+
+        def call(*args: Any) -> Any:
+            self._keep(compile_id, name, graph, backend, compiled, args)
+            return compiled(*args)
+
+        return call
+
+    def _keep(
+        self, compile_id: str, name: str, graph: GraphModule, backend: Any, compiled: Code, args: Any
+    ) -> None:
+        step = max(self._steps.found, 1)
+        if self._busy or step > self._step or (compile_id, step == self._step) in self._seen:
+            return
+        self._seen |= {(compile_id, step == self._step), (compile_id, False)}
+        with contextlib.suppress(Exception):  # the program goes on
+            call = Call(graph, backend, compiled, args, torch.is_grad_enabled())
+            self._bytes += sum(one.nbytes for one, _ in call.given if isinstance(one, torch.Tensor))
+            if self._bytes > MOST:
+                call.given = None
+            self._kept.append((Region(self._rank, name, step), call))
+
+    def run(self) -> None:
+        """Run the regions again, once, and write what was measured."""
+        if self._busy:
+            return
+        self._busy = True
+        talking = json.dumps([region.name for region, call in self._kept if call.talks])
+        agreed = len(set(self._votes(talking))) == 1
+        rng = torch.get_rng_state()
+        for region, call in self._kept:
+            if call.given is None:
+                region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
+            elif call.talks and not agreed:
+                region.note = "it holds a collective, and ranks ran different regions"
+            else:
+                told = any(one.parts for one, _ in self._kept)
+                measure(call, region, self._votes if call.talks else _alone, told)
+        torch.set_rng_state(rng)
+        write(self._path, json.dumps([asdict(region) for region, _ in self._kept]).encode())
+
+
+def read(folder: Path) -> list[Region]:
+    """Read what the ranks of a run have measured.
+
+    Raises:
+        ValueError: A file is none of a rank's.
+    """
+    found = []
+    for path in sorted(folder.glob("regions-*.json")):
+        try:
+            found += [Region(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(f"{path} holds no regions of a rank: {error}") from None
+    return found
+
+
+class Call:
+    """A graph with the code that a backend made of it, and the inputs of one call.
+
+    Args:
+        graph: The graph.
+        backend: What made the code.
+        compiled: The code.
+        args: The inputs: they are copied.
+        grad: Whether gradients are on.
+    """
+
+    def __init__(self, graph: GraphModule, backend: Any, compiled: Code, args: Any, grad: bool) -> None:
+        self.graph, self.backend, self.compiled, self.grad = graph, backend, compiled, grad
+        # each with whether it is a leaf of the program; others may be changed in place, and are no leaves here
+        self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
+        self.names = [source(name) for name in torch_names.input_names(graph)]
+        self.talks = any(_talks(node) for node in graph.graph.nodes)
+
+    def run(self, code: Code, change: Callable[[Any], Any], at: Results) -> Results:
+        """Run some code of the graph on fresh inputs; returns outputs, inputs after it, and gradients of inputs.
+
+        Args:
+            code: What is called.
+            change: Applied to each tensor before.
+            at: The outputs at which gradients are taken: the cosine of each comes back to it. Filled where empty.
+        """
+        torch.manual_seed(0)
+        with torch.set_grad_enabled(self.grad):
+            leaves = [_leaf(one, change) for one, _ in self.given]
+            pairs = zip(leaves, self.given, strict=True)
+            args = [one if leaf or not _trained(one) else one.clone() for one, (_, leaf) in pairs]
+            outputs = {f"output {i}": one for i, one in enumerate(_flat(code(*args)))}
+            at.update({} if at else {name: one.detach().clone() for name, one in outputs.items()})
+            found = {name: one.detach().clone() for name, one in outputs.items()}
+            for name, leaf, arg in zip(self.names, leaves, args, strict=True):
+                if isinstance(arg, torch.Tensor) and not (arg is leaf and _trained(arg)):
+                    found[f"{name} afterwards"] = arg.detach().clone()
+            wanted = {name: one for name, one in zip(self.names, leaves, strict=True) if _trained(one)}
+            back = [name for name, one in outputs.items() if one.requires_grad]
+            if back and wanted:
+                coming = [torch.cos(at[name]).to(outputs[name].dtype) for name in back]
+                ends = [outputs[name] for name in back]
+                grads = torch.autograd.grad(ends, list(wanted.values()), coming, allow_unused=True)
+                each = zip(wanted, grads, strict=True)
+                found |= {f"the gradient of {name}": one.detach() for name, one in each if one is not None}
+        return {name: replicas.local_part(one) for name, one in found.items()}
+
+
+def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]], told: bool = False) -> None:
+    """Measure one region, and what explains it.
+
+    Args:
+        call: The graph, its code and inputs.
+        region: Is filled.
+        votes: As for `Replays`; ranks of a region with a collective decide together what runs.
+        told: Whether another region has said already which operator differs first: of rounding one is enough.
+    """
+    try:
+        base, nodes = _Eager(call), _Nodes(call)
+        region.eps, region.draws = base.eps, nodes.drawing() if base.draws else ""
+        worst = base.against(call.compiled)
+        if "True" in votes(
+            str(beyond(worst))
+        ):  # a choice, as of a largest element, turns over in some of them
+            base.nudge(4 * NUDGES)
+            worst = base.against(call.compiled)
+        for part in ("of", "gap", "compiled", "eager", "nudged", "size", "tolerance"):
+            setattr(region, part, getattr(worst, part))
+        rewritten = torch_names.rewritten_collectives(call.graph)
+        region.rewritten = [f"dist.{one.call} at {line_of_stack(one.stack)}" for one in rewritten]
+        odd = "True" in votes(str(beyond(region)))
+        if odd:
+            region.setting = _setting(call, base, votes)
+        parts = odd or (not told and region.gap > region.tolerance * region.size)
+        if "True" in votes(str(parts and not region.draws)):
+            region.parts, region.operator = nodes.parting(odd and not region.setting)
+    except Exception as error:
+        region.note = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+class _Eager:
+    """What a graph computes in eager: as it is, with the last bit of its inputs changed, and in float64.
+
+    Args:
+        call: The graph with its inputs.
+
+    Attributes:
+        eps: Of the coarsest dtype.
+        draws: Whether it draws random numbers.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call, self._at = call, {}  # type: Call, Results
+        with torch_names.operators() as ran:
+            self._as_is = call.run(call.graph, _same, self._at)
+        self.draws = ran.draws
+        self.eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
+        self._nudged: list[Results] = []
+        self.nudge(NUDGES)
+        self._wide: Results | None = None
+        if not ran.draws:  # in another dtype other numbers are drawn
+            with contextlib.suppress(Exception), torch_names.operators(wide=True):  # some knows no float64
+                self._wide = call.run(call.graph, _double, self._at)
+
+    def nudge(self, times: int) -> None:
+        """Change the last bit of its inputs so many times more, each time in other directions."""
+        for seed in range(len(self._nudged), len(self._nudged) + times):
+            self._nudged.append(self._call.run(self._call.graph, partial(nudge, seed=seed), self._at))
+
+    def against(self, code: Code) -> Region:
+        """The result that is farthest beyond its rounding in some code of the graph."""
+        found, about = self._call.run(code, _same, self._at), Region(0, "", 0, eps=self.eps)
+        every = [about]
+        for name, eager in self._as_is.items():
+            if name not in found or eager.dtype not in TOLERANCES:
+                continue
+            one = replace(about, of=name, tolerance=TOLERANCES[eager.dtype], size=largest(eager))
+            one.gap = _far(found[name], eager)
+            one.nudged = max(_far(nudged[name], eager) for nudged in self._nudged if name in nudged)
+            if self._wide is not None and name in self._wide:
+                one.compiled, one.eager = _far(found[name], self._wide[name]), _far(eager, self._wide[name])
+            every.append(one)
+        for name in sorted(self._as_is.keys() ^ found.keys()):
+            where = "eager" if name in self._as_is else "compiled"
+            every.append(replace(about, of=f"{name}, in {where} code only", gap=math.inf))
+        return max(every, key=lambda one: (beyond(one), one.gap > one.tolerance * one.size, excess(one)))
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.dtype in TOLERANCES else tensor
+
+
+def _setting(call: Call, base: _Eager, votes: Callable[[str], list[str | None]]) -> str:
+    """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
+    for name in (CACHE, *SETTINGS):
+        fits = False
+        with contextlib.suppress(Exception):
+            changed = torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name)
+            with changed:
+                again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
+                fits = not beyond(base.against(_COMPILE(again, backend=call.backend, dynamic=False)))
+        if set(votes(str(fits))) == {"True"}:
+            return name
+    return ""
+
+
+class _Nodes(Interpreter):
+    """Runs a graph node by node in eager, and looks at each."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(GraphModule(call.graph, call.graph.graph))
+        self._call = call
+        self._look: Callable[[Node, bool], None]
+        self._before: list[Any] = []  # what the node is given
+
+    def drawing(self) -> str:
+        """The first operator that draws random numbers, with its line."""
+        found: list[str] = []
+        self._each(lambda node, draws: found.append(_said(node)) if draws else None)
+        return next(iter(found), "")
+
+    def parting(self, odd: bool) -> tuple[str, str]:
+        """The first operator that differs at all when it is compiled alone, and the first beyond its rounding.
+
+        Args:
+            odd: Whether the second is looked for.
+        """
+        parts, operator, seen = "", "", set[str]()
+
+        def look(node: Node, draws: bool) -> None:
+            nonlocal parts, operator
+            shapes = [(tuple(one.shape), one.dtype) for one in self._before if isinstance(one, torch.Tensor)]
+            key = f"{node.target} {shapes}"
+            if draws or _talks(node) or key in seen or (operator if odd else parts) or len(seen) >= ALONE:
+                return
+            seen.add(key)
+            alone = self._alone(node)
+            parts = parts or (_said(node) if alone.gap else "")
+            operator = operator or (_said(node) if odd and beyond(alone) else "")
+
+        self._each(look)
+        return parts, operator
+
+    def _each(self, look: Callable[[Node, bool], None]) -> None:
+        self._look = look
+        torch.manual_seed(0)
+        with torch.no_grad():
+            self.run(*[_leaf(one, _same) for one, _ in self._call.given])
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node, and look at it where it makes floating-point numbers."""
+        if not n.op.startswith("call_"):
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        self._before = [_copied(self.env[one]) for one in n.all_input_nodes]
+        with torch_names.operators() as ran:
+            found = getattr(self, n.op)(n.target, args, kwargs)
+        if any(one.is_floating_point() for one in _flat(found)):
+            self._look(n, ran.draws)
+        return found
+
+    def _alone(self, node: Node) -> Region:
+        """Measure one node, compiled alone."""
+        graph, inputs = torch.fx.Graph(), node.all_input_nodes
+        given = {one: graph.placeholder(one.name) for one in inputs}
+        graph.output((graph.node_copy(node, given.__getitem__),))
+        single = GraphModule(self._call.graph, graph)
+        for one, value in zip(inputs, self._before, strict=True):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                value.requires_grad_(bool(getattr(one.meta.get("example_value"), "requires_grad", False)))
+        found = Region(0, "", 0)
+        with contextlib.suppress(Exception), torch.enable_grad():
+            compiled = _COMPILE(GraphModule(single, graph), backend=self._call.backend, dynamic=False)
+            call = Call(single, self._call.backend, compiled, self._before, self._call.grad)
+            found = _Eager(call).against(compiled)
+        return found
+
+
+def _said(node: Node) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    where = line_of_stack(node.stack_trace or "")
+    return f"{name} at {where}" if where else name
+
+
+def _title(graph: GraphModule) -> str:
+    """The line of the first operator of a graph that has one, and its number of operators."""
+    ran = [node for node in graph.graph.nodes if node.op.startswith("call_")]
+    places = [place for node in ran if (place := line_of_stack(node.stack_trace or ""))]
+    where = f"from {places[0]} to {places[-1]}" if places else "without a line"
+    return f"{len(ran)} operators {where}"
+
+
+def _talks(node: Node) -> bool:
+    return "c10d" in str(node.target) or "torch.distributed" in str(getattr(node.target, "__module__", ""))
+
+
+def _alone(said: str) -> list[str | None]:
+    return [said]
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def nudge(tensor: torch.Tensor, eps: float = 0.0, seed: int = 0) -> torch.Tensor:
+    """Change floating-point numbers in the last bit, up or down; the same ones on every rank.
+
+    Args:
+        tensor: Of any dtype; others than floating-point ones stay.
+        eps: The relative change, where it is more than the last bit.
+        seed: Of the directions.
+    """
+    local = replicas.local_part(tensor)
+    if local.dtype not in TOLERANCES:
+        return tensor
+    some = torch.Generator().manual_seed(local.numel() + seed)
+    signs = torch.randint(0, 2, local.shape, generator=some, dtype=torch.int8).to(local.device) * 2 - 1
+    local.copy_(local * (1 + signs * max(torch.finfo(local.dtype).eps, eps)).to(local.dtype))
+    return tensor
+
+
+def nudge_first(steps: Steps, eps: float) -> None:
+    """Change all parameters when the first step begins, and what compiled calls are given in it, in the last bit.
+
+    Args:
+        steps: Which step it is.
+        eps: The relative change, where it is more than the last bit.
+    """
+    begins, given = steps.begins, steps.given
+
+    def begin() -> None:
+        begins()
+        if steps.found == 1:
+            change([tensor for _, _, _, tensor, _ in replicas.everything()])
+
+    def call(args: Any, kwargs: Any) -> None:
+        if steps.found == 1:
+            change(
+                one for _, one in leaves([*args, *kwargs.values()], "") if not isinstance(one, nn.Parameter)
+            )
+        given(args, kwargs)
+
+    def change(tensors: Iterable[Any]) -> None:
+        for tensor in tensors:
+            with contextlib.suppress(Exception), torch.no_grad():
+                nudge(tensor.data, eps)
+
+    for code in (begin, call, change):
+        torch_names.hide_from_dynamo(code.__code__, calls=True)
+    steps.begins, steps.given = begin, call
+
+
+def _copied(one: Any) -> Any:
+    """A copy of a tensor with its strides, which compiled code asks for; anything else as it is."""
+    if not isinstance(one, torch.Tensor):
+        return one
+    with torch.no_grad():
+        if type(one.data) is not torch.Tensor or one.layout != torch.strided or not one.numel():
+            made = one.detach().clone()
+        else:
+            sizes = zip(one.shape, one.stride(), strict=True)
+            extent = 1 + sum((size - 1) * stride for size, stride in sizes)
+            flat = one.detach().as_strided((extent,), (1,), one.storage_offset()).clone()
+            made = flat.as_strided(one.shape, one.stride())
+    return made.requires_grad_(one.requires_grad)
+
+
+def _leaf(one: Any, change: Callable[[Any], Any]) -> Any:
+    if not isinstance(one, torch.Tensor):
+        return one
+    with torch.no_grad():
+        made = change(_copied(one).detach())
+    return made.requires_grad_(one.requires_grad)
+
+
+def _trained(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and one.requires_grad
+
+
+def _flat(found: Any) -> list[torch.Tensor]:
+    return [one for _, one in leaves(found, "")]
+
+
+def _far(a: torch.Tensor, b: torch.Tensor) -> float:
+    if a.shape != b.shape:
+        return math.inf
+    x, y = a.double(), b.double()
+    gap = (x - y).abs().masked_fill((x == y) | (x.isnan() & y.isnan()), 0.0)
+    return float(gap.nan_to_num(nan=math.inf, posinf=math.inf).max()) if gap.numel() else 0.0

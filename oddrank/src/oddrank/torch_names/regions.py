@@ -1,0 +1,85 @@
+"""Graphs of Dynamo with the code that a backend made of them, and operators run in another precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from oddrank.torch_names.names import current_compile_id, replaced, require
+
+__all__ = ["around_compiled", "inductor_with", "input_names", "operators"]
+
+
+def around_compiled(around: Callable[..., Any]) -> Callable[[], None]:
+    """Let `around(compile id, graph module, backend, compiled)` stand for what a backend makes of a graph of Dynamo.
+
+    The graph module is a copy from before the backend got it, with the same parameters.
+
+    Returns:
+        A function that ends it.
+    """
+    import torch
+
+    usual = require("torch._dynamo.output_graph.OutputGraph.call_user_compiler")
+
+    def call(self: Any, gm: Any, *more: Any, **named: Any) -> Any:
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(gm.graph, {}))
+        copied = torch.fx.GraphModule(gm, graph)
+        compiled = usual(self, gm, *more, **named)
+        return around(current_compile_id(), copied, self.compiler_fn, compiled)
+
+    swap = replaced("torch._dynamo.output_graph.OutputGraph.call_user_compiler", call)
+    swap.start()
+    return swap.stop
+
+
+def input_names(graph: Any) -> list[str]:
+    """Return what a graph's inputs are called in the program, as far as Dynamo says."""
+    found = []
+    for node in graph.graph.nodes:
+        if node.op == "placeholder":
+            source = getattr(node.meta.get("grapharg"), "source", None)
+            name = getattr(source, "name", None)  # a method before torch 2.12
+            found.append(str(name() if callable(name) else name or node.name))
+    return found
+
+
+def inductor_with(name: str) -> Any:
+    """Give a context in which a setting of Inductor is on: `fallback_random` or `emulate_precision_casts`."""
+    require("torch._inductor.config.fallback_random")
+    require("torch._inductor.config.emulate_precision_casts")
+    return require("torch._inductor.config.patch")({name: True})
+
+
+def operators(wide: bool = False) -> Any:
+    """Give a context that runs operators, and notes whether they draw random numbers (`draws`) and their `dtypes`.
+
+    Args:
+        wide: Whether every floating-point number is a float64, whatever the operators ask for.
+    """
+    import torch
+
+    tree_map = require("torch.utils._pytree.tree_map")
+    wider = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64)
+
+    def widened(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            return one.to(wider[one.dtype]) if one.dtype in wider else one
+        return wider.get(one, one) if isinstance(one, torch.dtype) else one
+
+    class Operators(require("torch.utils._python_dispatch.TorchDispatchMode")):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.draws = False  # whether one draws random numbers
+            self.dtypes: set[torch.dtype] = set()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.draws |= torch.Tag.nondeterministic_seeded in func.tags
+            if wide:
+                args, kwargs = tree_map(widened, (args, kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            self.dtypes |= {found.dtype} if isinstance(found, torch.Tensor) else set()
+            return found
+
+    return Operators()

@@ -1,0 +1,160 @@
+"""A module that is compiled with others and called by itself: which calls are told, and which are meant so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from oddrank.look import uncompiled
+from oddrank.look.steps import Options, Steps, watching
+from torch import nn
+
+BACKEND = "eager"
+
+
+class Tagger(nn.Module):
+    def __init__(self, bare: bool = True) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+class WithLoss(nn.Module):
+    def __init__(self, tagger):
+        super().__init__()
+        self.tagger = tagger
+
+    def forward(self, x):
+        return self.tagger(x).square().mean()
+
+
+def batches(*sizes: int) -> Iterator[torch.Tensor]:
+    yield from (torch.ones(size, 6) for size in sizes)
+
+
+def train(compiled, tagger) -> None:
+    opt = torch.optim.SGD(tagger.parameters(), lr=0.1)
+    for x in batches(4, 4, 4):
+        compiled(x).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def evaluate(model, *sizes: int) -> None:
+    with torch.no_grad():
+        for x in batches(*sizes):
+            model(x)
+
+
+def bare():
+    tagger = Tagger()
+    compiled = torch.compile(WithLoss(tagger), backend=BACKEND)
+    train(compiled, tagger)
+    evaluate(tagger, 4, 4, 2)
+    train(compiled, tagger)
+    evaluate(tagger, 4)
+
+
+def body_alone():
+    tagger = Tagger()
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    evaluate(tagger.body, 4, 4, 4)
+
+
+def itself():
+    tagger = Tagger()
+    tagger.compile(backend=BACKEND)
+    train(WithLoss(tagger), tagger)
+    evaluate(tagger, 4, 4, 4)
+
+
+def both():
+    tagger = Tagger()
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    evaluate(torch.compile(tagger, backend=BACKEND), 4, 4, 4)
+
+
+def head_alone():
+    tagger = Tagger()
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    for _ in range(5):
+        tagger.head(torch.ones(4, 8))
+
+
+def before_the_first_compiled_call():
+    tagger = Tagger()
+    compiled = torch.compile(WithLoss(tagger), backend=BACKEND)
+    evaluate(tagger, 4, 4, 4, 4)
+    train(compiled, tagger)
+    evaluate(tagger, 4)
+
+
+def sizes_of_all_kinds():
+    tagger = Tagger()
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    evaluate(tagger, 1, 2, 3, 4, 5)
+
+
+def on_purpose():
+    tagger = Tagger()
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    torch.compiler.disable(evaluate)(tagger, 4, 4, 4)
+    with torch.compiler.set_stance("force_eager"):
+        evaluate(tagger, 4, 4, 4)
+
+
+def blocks_of_a_model():
+    tagger = Tagger()
+    tagger.body = torch.compile(tagger.body, backend=BACKEND)
+    train(torch.compile(WithLoss(tagger), backend=BACKEND), tagger)
+    evaluate(tagger, 4, 4, 4)
+
+
+def between_regions():
+    class Broken(WithLoss):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return self.tagger(x).square().mean()
+
+    tagger = Tagger()
+    train(torch.compile(Broken(tagger), backend=BACKEND), tagger)
+
+
+def told(program: Callable[[], None]) -> str:
+    """What is said of a program on one rank."""
+    torch._dynamo.reset()
+    steps = Steps(Options())
+    with watching(steps):
+        program()
+        table = steps.around.table().assign(rank=0)
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    assert not hooks, "torch is as it was"
+    return "\n".join(f"{one.place}: {one.said}" for one in uncompiled.bypassed(table))
+
+
+def test_a_module_that_runs_in_eager_is_told_with_its_calls():
+    said = told(bare)
+    assert "(evaluate): Tagger ran in eager 4 times: it is" in said
+    assert "compiled within WithLoss.forward at test_uncompiled.py:" in said and said.count("\n") == 0
+    assert "Sequential ran in eager 3 times" in told(body_alone)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        itself,
+        both,
+        head_alone,
+        before_the_first_compiled_call,
+        sizes_of_all_kinds,
+        on_purpose,
+        blocks_of_a_model,
+    ]
+    + [between_regions],
+)
+def test_what_is_meant_or_compiled_is_not_told(program):
+    assert told(program) == ""
