@@ -34,16 +34,16 @@ class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but CUDA tensors travel as CPU tensors: a result must not make a CUDA context in the kernel."""
 
     def reducer_override(self, obj: Any) -> Any:
-        is_module = isinstance(obj, types.ModuleType)
-        if is_module and sys.modules.get(name := obj.__name__) is obj:
+        module = obj if isinstance(obj, types.ModuleType) else None
+        if module and sys.modules.get(module.__name__) is module:
             # cloudpickle does so for plain modules only, and torch.ops is one of a kind of its own
-            if type(obj) is not types.ModuleType:
-                return importlib.import_module, (name,)
+            if type(module) is not types.ModuleType:
+                return importlib.import_module, (module.__name__,)
         torch = sys.modules.get("torch")
         if torch is not None and type(obj).__module__ == type(torch.ops).__module__:
             # of a kind that pickle cannot take: `torch.ops.aten`, `torch.ops.aten.add`, `torch.ops.aten.add.Tensor`
-            path = getattr(obj, "__name__", "").removeprefix("torch.ops.") if is_module else str(obj)
-            if (is_module or "." in path) and _operator(path) is obj:
+            path = getattr(obj, "__name__", "").removeprefix("torch.ops.") if module else str(obj)
+            if (module or "." in path) and _operator(path) is obj:
                 return _operator, (path,)
         if torch is not None and isinstance(obj, torch.Tensor):
             if obj.is_cuda:

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from oddrank.look import page
 from oddrank.look.look import together
 from oddrank.look.program import watch
 from oddrank.look.steps import Options
@@ -114,11 +113,10 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
         assert list(counts[["graphs", "frames given up", "recompiles"]]) == [graphs, given_up, recompiles], (
             name
         )
-        assert looked[name].compiled_breaks() == f"{breaks} on rank 0", name
+        assert sum(not met.compile.startswith("-") for met in looked[name].met) == breaks, name
         assert len(re.findall(r"Graph break (?:in user code|\(user stack)", printed[name])) == breaks, name
         assert len(re.findall("Recompiling function", printed[name])) == recompiles, name
         assert json.loads((tmp_path / f"{name}.json").read_text()) == [graphs, in_counters, given_up], name
-        assert f"TORCH_LOGS=graph_breaks: {breaks} on rank 0" in page.html(looked[name])
     assert looked["loop"].counts["breaks"][0] == 4, "executed breaks, of two that were compiled"
 
     tool = tlparse.tool()

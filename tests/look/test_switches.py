@@ -51,8 +51,6 @@ CASES = {
     "late prefetch": [(PREFETCH, "no effect, because its parameters were gathered already")],
     "bypass": [("fully_shard", "bypasses FSDP2's hooks in 1 of 1 modules: called 5 times")],
     "overlap": [(OVERLAP, "did change a graph: before: 4 all_gather.*after: 1 all_gather")],
-    "async tp": [(f"{INDUCTOR}_micro_pipeline_tp", "no effect, because.*2 all_gather_into_tensor")],
-    "graphs": [("CUDA graphs", "no effect, because there is no GPU in the graphs")],
     "one rank": [
         (
             ONE_RANK,

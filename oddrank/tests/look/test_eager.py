@@ -184,6 +184,16 @@ def test_a_region_as_eager_has_it_is_equal_with_gradients_mutations_and_random_n
     assert found.gap == 0 and not found.note and found.draws.startswith("dropout")
 
 
+def test_what_a_region_is_given_is_kept_as_it_is():
+    def fn(x, slot, weight):
+        slot[:, 1] = x[:, 0]
+        return (slot @ weight).sin(), torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    wide = torch.randn(1, 4).expand(4, 4)
+    found = again(fn, wide, torch.zeros(4, 8)[:, 2:6], torch.randn(4, 4, requires_grad=True).t())
+    assert not found.note and not found.draws and found.gap == 0, "no copy has other strides"
+
+
 def test_an_error_of_a_backend_is_found_at_its_operator():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))

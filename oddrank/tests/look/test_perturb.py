@@ -21,6 +21,7 @@ from oddrank.look.decisions import Decision, parting
 from oddrank.look.endings import Ending
 from oddrank.look.outcomes import Outcome
 from oddrank.look.perturbations import perturbations
+from oddrank.look.runs import Trial
 from processes import left
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -140,10 +141,8 @@ def test_what_the_program_as_it_is_does_by_itself_is_no_finding_but_how_a_run_en
     def found(graph: str, own: list[str], ending: Ending) -> list[str]:
         kinds = ["collectives"] if ending.said else []
         monkeypatch.setattr(perturbing, "compare", lambda *_: (kinds, kinds))
-        base, now = (
-            perturbing._Trial(tmp_path, end, 1.0, None, _ranks({"graph": one}))
-            for one, end in (("a", Ending()), (graph, ending))
-        )
+        monkeypatch.setattr(decisions, "read", lambda folder: _ranks({"graph": folder.name}))
+        base, now = (Trial(tmp_path / one, end, 1.0, None) for one, end in (("a", Ending()), (graph, ending)))
         return perturbing._row("logs", "more logs", now, base, -1, False, own).found
 
     assert found("b", [], Ending()) == ["graph"]

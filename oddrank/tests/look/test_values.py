@@ -131,18 +131,18 @@ def test_outputs_of_a_model_that_is_served_are_compared(kept):
 
 def test_numbers_of_every_kind(tmp_path):
     def of(tensor):
-        return values._one(tensor, tensor.clone().fill_(1), None, "here")
+        return values.compare(tensor, tensor.clone().fill_(1), None, "here")
 
     float8 = torch.float8_e4m3fn
     for dtype in (float8, torch.bfloat16, torch.float64, torch.int8, torch.complex64, torch.bool):
         one = of(torch.zeros(3, dtype=dtype))
         assert (one.absolute, one.equal, one.close) == (1.0, False, False), dtype
     zero = torch.zeros(2)
-    assert not values._one(zero, -zero, None, "").equal and values._one(zero, -zero, None, "").close
+    assert not values.compare(zero, -zero, None, "").equal and values.compare(zero, -zero, None, "").close
     assert of(torch.full((2,), math.inf)).absolute == math.inf
     a, b = (torch.tensor([math.nan, one]) for one in (1.0, 2.0))
-    assert values._one(a, b, None, "").absolute == 1.0, "the NaN of both is no difference"
-    assert values._one(zero.new_zeros(0), zero.new_zeros(0), None, "").equal
+    assert values.compare(a, b, None, "").absolute == 1.0, "the NaN of both is no difference"
+    assert values.compare(zero.new_zeros(0), zero.new_zeros(0), None, "").equal
 
 
 def test_a_file_that_holds_something_else_is_refused(tmp_path):

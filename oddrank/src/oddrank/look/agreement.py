@@ -229,7 +229,7 @@ def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -
     why = f"Dynamo's graphs, run operator by operator, differ as well, {_by(one, one.captured)}"
     why += "" if one is next(each for each in values if each.compiled > each.tolerance) else f": {one.said}"
     calls = list(dict.fromkeys(call for region in regions for call in region.rewritten))
-    if calls:
+    if calls and one.kind == "gradients":
         why += "; in place the collective has no gradient, and in the graph Dynamo puts one that has"
         fix = "call a collective of torch.distributed.nn.functional, which has a gradient in both"
         return Answer(WRONG, said, ", ".join(calls[:MOST]), why, fix)
@@ -271,31 +271,26 @@ def _rounding(
     values: Sequence[Value], regions: Sequence[Region], odd: Sequence[Region], first: Value, said: str
 ) -> Answer:
     """Rounding, where it grows no faster than the last bit does."""
-    where = next((one.parts for one in regions if one.parts), "")
+    where = next((one.parts or one.name for one in regions if one.gap), "")
     if not any(one.nudged for one in values):
         grown, worst = not odd and bool(regions) and not any(one.note for one in regions), None
     else:
         worst = _fastest(values)
         grown = worst is None
     if grown:
-        near = sum(
-            one.compiled is not None and one.compiled <= max(one.eager, one.size * one.eps) for one in regions
-        )
-        why = f"{near} of {len(regions)} regions are as near to float64 as eager is"
-        growth = (
-            ""
-            if first.nudged is None
-            else f"; the last bit of parameters and inputs makes {first.nudged:.2g} there"
-        )
-        return Answer(ROUNDING, said, where, why + growth)
+        most = max([1.0, *map(excess, regions)])
+        why = f"on its own inputs no region is farther from float64 than {most:.2g} times what eager code rounds"
+        if first.nudged is not None:
+            why += f"; the last bit of parameters and inputs makes {first.nudged:.2g} there"
+        return Answer(ROUNDING, said, where, why)
     reasons = [f"{one.name}: {one.note}" for one in regions if one.note]
-    reasons += [f"{one.draws} draws random numbers" for one in odd if one.draws] + [
-        f"{one.name}: {one.said}" for one in odd if not one.draws
+    reasons += [
+        f"{one.draws} draws random numbers" if one.draws else f"{one.name}: {one.said}" for one in odd
     ]
     if worst is not None:
         more = f"{worst.said} differs {_by(worst, worst.compiled)}, where the last bit makes {worst.nudged or 0:.2g}"
         reasons.append(
-            f"{more}; a choice such as a largest element may have turned over" if not reasons else more
+            more if reasons else f"{more}; a choice, as of a largest element, may have turned over"
         )
     if not regions:
         reasons.append("no region was measured")

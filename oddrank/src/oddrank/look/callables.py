@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import os
 import re
@@ -114,26 +113,24 @@ def _not_torchs(fn: Any) -> bool:
     return code is None or not code.co_filename.startswith(_TORCH)
 
 
-def name_forwards(rows: Iterable[Compile]) -> None:
+def name_forwards(rows: Iterable[Compile], made: list[Made], known: dict[tuple[str, int], set[str]]) -> None:
     """Name compiles of what decorates a module's `forward` as that forward, where one class alone has it.
 
     Args:
         rows: Whose `func` is, for instance, 'wrapper'.
+        made: What torch.compile made. Classes are those of its modules, the same on ranks that compile the same.
+        known: By file and line of the code, the names that were found; kept, because modules may be gone later.
     """
-    unnamed = [row for row in rows if row.func.rpartition(".")[2] != "forward"]
-    if not unnamed:
-        return
-    classes = {type(found) for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)}
-    names: dict[tuple[str, int], set[str]] = {}
-    for kind in classes:
+    modules = [module for one in made if (module := one.module()) is not None]
+    for kind in {type(part) for module in modules for part in module.modules()}:
         fn: Any = kind.forward
         while hasattr(fn, "__wrapped__"):
             if (code := getattr(fn, "__code__", None)) is not None:
                 name = f"{kind.__qualname__.rpartition('<locals>.')[2]}.forward"
-                names.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
+                known.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
             fn = fn.__wrapped__
-    for row in unnamed:
-        if len(named := names.get((row.file, row.line), set())) == 1:
+    for row in rows:
+        if len(named := known.get((row.file, row.line), set())) == 1:
             (row.func,) = named
 
 

@@ -50,7 +50,7 @@ _UNNAMED = re.compile("`.*?`")
 _LATER = re.compile(r"(?<= -> )(\S+?)(?: -> .*)?\)$")  # values after the first two
 _CHOICE = "expected once for each value, with the sizes that belong to it"
 _ZERO_ONE = "torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic"
-# in a program without an optimizer, which may serve: what has the size 1 there can hardly be left out
+# in a program that trains nothing, and may serve: what has the size 1 there can hardly be left out
 _SERVED = f"expected: one compile for prompts, one for single tokens or requests; {_ZERO_ONE}"
 WASTED = 1e9  # seconds that stand for what is sent without need: after what is wrong, before what takes time
 _CHOICES = "choose outside of the compiled function what the value selects, and pass that"
@@ -288,7 +288,8 @@ def _recompiles(looked: Look) -> list[Cause]:
         own, library = _own_line(looked, name, where)
         title, verb, why = name, "was", looked.guard_of(name, rank) if mine else ""
         fix, settled = _fix(reason), not over and _settled(looked, name, rank)
-        if fix.endswith(_ZERO_ONE) and (settled or looked.unit == "forward"):
+        serves = looked.unit == "forward" or (settled and looked.held["parameters"].empty)
+        if fix.endswith(_ZERO_ONE) and serves:
             fix = _SERVED
         elif settled and (count <= FEW or fix == _OBJECTS):
             fix = f"expected once each: the recorded {looked.unit}s run all {count}"

@@ -13,7 +13,7 @@ __all__ = ["html", "text"]
 
 COMPARED = (
     "Losses, outputs of compiled callables and gradients of parameters after the last backward of a step, up to the"
-    " last recorded step: at most 65,536 numbers of each tensor, evenly spread. A difference is divided by the largest"
+    " last recorded step: at most 8,192 numbers of each tensor, evenly spread. A difference is divided by the largest"
     " number of the tensor in eager."
 )
 

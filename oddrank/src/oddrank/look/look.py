@@ -140,14 +140,6 @@ class Look:
                 found.append((row.rank, row.regions, row.breaks, *compiled, row.collectives))
         return pd.DataFrame(found, columns=["rank", *COUNTS])
 
-    def compiled_breaks(self) -> str:
-        """Return how many breaks each rank compiled in the whole run, frames given up included, in words.
-
-        Without those that were given up before a compile of them began: torch's own tools have none of them.
-        """
-        sizes = Counter(row.rank for row in self.met if not row.compile.startswith("-"))
-        return ", ".join(f"{sizes[rank]} on rank {rank}" for rank in self.ranks)
-
     @property
     def collectives(self) -> pd.DataFrame:
         """Count each rank's collectives per step, by operation and place, in the order of the first call."""

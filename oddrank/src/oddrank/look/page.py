@@ -20,10 +20,6 @@ __all__ = ["html", "picture"]
 
 PHASES = {"dynamo": "Dynamo: tracing and guards, s", "backend": "backend, s"}
 PHASE = [one.name for one in fields(Phase)]
-ELSEWHERE = (
-    "Executed breaks count each run. Breaks compiled, frames given up included, are those of tlparse and"
-    " TORCH_LOGS=graph_breaks: {}. Where torch's own tools count otherwise: docs/look_counts.md of oddrank."
-)
 
 
 def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> str:
@@ -65,7 +61,6 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         " links to the web that you may follow.</p>"
         if tlparse.endswith(".html")
         else f"<p class='quiet'>Not made: {escape(tlparse or 'it was not asked for')}.</p>",
-        f"<p class='quiet'>{ELSEWHERE.format(escape(looked.compiled_breaks()))}</p>",
         "<h2>Provenance</h2>",
         _facts(looked.provenance),
         "".join(f"<p class='quiet'>Note: {escape(note)}</p>" for note in looked.notes),

@@ -280,7 +280,7 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
     whole.collectives = rec.collectives
     for one, row in chosen:
         row.during, row.runs = one.started >= steps.began, runs.get(_compile(row))
-    callables.name_forwards([*whole.compiles, *rec.compiles])
+    callables.name_forwards([*whole.compiles, *rec.compiles], steps.made, steps.forwards)
     texts = [
         (rank, row.id, row.name, rewrite(one.text("dynamo")), _guards(one))
         for one, row in chosen

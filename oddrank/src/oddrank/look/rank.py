@@ -41,8 +41,8 @@ from oddrank.torch_names import DYNAMO, log_to
 __all__ = ["run", "same_folder"]
 
 END_S = 60.0  # rank 0 waits so long for what the others say at their end
-VOTE_S = 3600.0  # ranks run regions again at their own pace; the run's own limits end a wait
 AFTER_S = 10.0  # and so long where something failed; the others look once a second whether it did
+VOTE_S = 3600.0  # ranks run regions again at their own pace; the run's own limits end a wait
 WRITE_S = 10.0  # a rank that has failed may take so long to write what it recorded
 UNWIND_S = 0.5  # a KeyboardInterrupt in Python code knows best where the script stood
 

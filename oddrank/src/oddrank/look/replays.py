@@ -99,15 +99,15 @@ class Replays:
         self._busy = True
         talking = json.dumps([region.name for region, call in self._kept if call.talks])
         agreed = len(set(self._votes(talking))) == 1
-        rng = torch.get_rng_state()
+        rng, told = torch.get_rng_state(), False
         for region, call in self._kept:
             if call.given is None:
                 region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
             elif call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
             else:
-                told = any(one.parts for one, _ in self._kept)
                 measure(call, region, self._votes if call.talks else _alone, told)
+                told |= region.gap > 0
         torch.set_rng_state(rng)
         write(self._path, json.dumps([asdict(region) for region, _ in self._kept]).encode())
 
@@ -144,6 +144,7 @@ class Call:
         self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
         self.names = [source(name) for name in torch_names.input_names(graph)]
         self.talks = any(_talks(node) for node in graph.graph.nodes)
+        self.draws = False  # whether the last run drew random numbers
 
     def run(self, code: Code, change: Callable[[Any], Any], at: Results) -> Results:
         """Run some code of the graph on fresh inputs; returns outputs, inputs after it, and gradients of inputs.
@@ -158,7 +159,9 @@ class Call:
             leaves = [_leaf(one, change) for one, _ in self.given]
             pairs = zip(leaves, self.given, strict=True)
             args = [one if leaf or not _trained(one) else one.clone() for one, (_, leaf) in pairs]
+            before = _random()
             outputs = {f"output {i}": one for i, one in enumerate(_flat(code(*args)))}
+            self.draws = _random() != before
             at.update({} if at else {name: one.detach().clone() for name, one in outputs.items()})
             found = {name: one.detach().clone() for name, one in outputs.items()}
             for name, leaf, arg in zip(self.names, leaves, args, strict=True):
@@ -182,7 +185,7 @@ def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]
         call: The graph, its code and inputs.
         region: Is filled.
         votes: As for `Replays`; ranks of a region with a collective decide together what runs.
-        told: Whether another region has said already which operator differs first: of rounding one is enough.
+        told: Whether a region before it differs: of rounding the first operator is enough.
     """
     try:
         base, nodes = _Eager(call), _Nodes(call)
@@ -200,7 +203,7 @@ def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]]
         odd = "True" in votes(str(beyond(region)))
         if odd:
             region.setting = _setting(call, base, votes)
-        parts = odd or (not told and region.gap > region.tolerance * region.size)
+        parts = odd or (region.gap > 0 and not told)
         if "True" in votes(str(parts and not region.draws)):
             region.parts, region.operator = nodes.parting(odd and not region.setting)
     except Exception as error:
@@ -222,12 +225,12 @@ class _Eager:
         self._call, self._at = call, {}  # type: Call, Results
         with torch_names.operators() as ran:
             self._as_is = call.run(call.graph, _same, self._at)
-        self.draws = ran.draws
+        self.draws = call.draws
         self.eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
         self._nudged: list[Results] = []
         self.nudge(NUDGES)
         self._wide: Results | None = None
-        if not ran.draws:  # in another dtype other numbers are drawn
+        if not self.draws:  # in another dtype other numbers are drawn
             with contextlib.suppress(Exception), torch_names.operators(wide=True):  # some knows no float64
                 self._wide = call.run(call.graph, _double, self._at)
 
@@ -261,13 +264,21 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 def _setting(call: Call, base: _Eager, votes: Callable[[str], list[str | None]]) -> str:
     """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
+    made: list[str] = []
+
+    def backend(graph: GraphModule, inputs: Any) -> Any:
+        made.append(name)
+        return call.backend(graph, inputs)
+
     for name in (CACHE, *SETTINGS):
         fits = False
         with contextlib.suppress(Exception):
             changed = torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name)
             with changed:
                 again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
-                fits = not beyond(base.against(_COMPILE(again, backend=call.backend, dynamic=False)))
+                fits = (
+                    not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
+                )
         if set(votes(str(fits))) == {"True"}:
             return name
     return ""
@@ -322,10 +333,10 @@ class _Nodes(Interpreter):
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         self._before = [_copied(self.env[one]) for one in n.all_input_nodes]
-        with torch_names.operators() as ran:
-            found = getattr(self, n.op)(n.target, args, kwargs)
+        before = _random()
+        found = getattr(self, n.op)(n.target, args, kwargs)
         if any(one.is_floating_point() for one in _flat(found)):
-            self._look(n, ran.draws)
+            self._look(n, _random() != before)
         return found
 
     def _alone(self, node: Node) -> Region:
@@ -343,6 +354,12 @@ class _Nodes(Interpreter):
             call = Call(single, self._call.backend, compiled, self._before, self._call.grad)
             found = _Eager(call).against(compiled)
         return found
+
+
+def _random() -> list[bytes]:
+    """The states of the generators that operators draw from."""
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
+    return [one.numpy().tobytes() for one in states]
 
 
 def _said(node: Node) -> str:
@@ -375,7 +392,7 @@ def nudge(tensor: torch.Tensor, eps: float = 0.0, seed: int = 0) -> torch.Tensor
     """Change floating-point numbers in the last bit, up or down; the same ones on every rank.
 
     Args:
-        tensor: Of any dtype; others than floating-point ones stay.
+        tensor: Of any dtype; others than floating-point ones stay. What a DTensor holds is changed in place.
         eps: The relative change, where it is more than the last bit.
         seed: Of the directions.
     """
@@ -384,7 +401,10 @@ def nudge(tensor: torch.Tensor, eps: float = 0.0, seed: int = 0) -> torch.Tensor
         return tensor
     some = torch.Generator().manual_seed(local.numel() + seed)
     signs = torch.randint(0, 2, local.shape, generator=some, dtype=torch.int8).to(local.device) * 2 - 1
-    local.copy_(local * (1 + signs * max(torch.finfo(local.dtype).eps, eps)).to(local.dtype))
+    made = local * (1 + signs * max(torch.finfo(local.dtype).eps, eps)).to(local.dtype)
+    if local is tensor:
+        return made
+    local.copy_(made)  # a DTensor stays one
     return tensor
 
 
@@ -412,7 +432,9 @@ def nudge_first(steps: Steps, eps: float) -> None:
     def change(tensors: Iterable[Any]) -> None:
         for tensor in tensors:
             with contextlib.suppress(Exception), torch.no_grad():
-                nudge(tensor.data, eps)
+                held = tensor.data
+                if (made := nudge(held, eps)) is not held:
+                    held.copy_(made)
 
     for code in (begin, call, change):
         torch_names.hide_from_dynamo(code.__code__, calls=True)

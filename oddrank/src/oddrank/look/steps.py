@@ -74,6 +74,7 @@ class Steps:
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
         after: What this rank held right after the last recorded step: its `replicas` and its `calls`.
         made: What torch.compile made.
+        forwards: Names of what decorates their forwards, as `callables.name_forwards` keeps them.
         seen: What switches did.
         around: Calls of what is compiled within another module, outside of compiled calls.
         noted: Tables of what was noted in the whole run, by name.
@@ -102,6 +103,7 @@ class Steps:
         self.since_ns = 0
         self.after: dict[str, pd.DataFrame] = {}
         self.made: list[Made] = []
+        self.forwards: dict[tuple[str, int], set[str]] = {}
         self.seen, self.around = Seen(self.enters), Uncompiled()
         self.noted: dict[str, Callable[[], pd.DataFrame]] = {"around": self.around.table}
         self.begins: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""What DDPOptimizer, FSDP2, Inductor's passes, CUDA graphs and compile_on_one_rank did, from what every rank saw."""
+"""What DDPOptimizer, FSDP2, Inductor's passes and compile_on_one_rank did, from what every rank saw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def rows(looked: Look) -> list[Row]:
         *_ddp(looked, seen),
         *_fsdp(looked, seen),
         *_passes(seen),
-        *_cuda_graphs(seen),
         *_one_rank(looked, seen),
     ]
 
@@ -129,35 +128,10 @@ def _changed(switch: str, ran: pd.DataFrame, graphs: int) -> str:
     held = [text for text in ran["before"].unique() if text]
     if not held:
         return f"no effect, because no graph has a collective in it{rest}"
-    why = "; ".join(filter(None, ran["note"].unique()))
-    if not why and switch in _BUCKETS and all(re.match(r"1 \w+,? \d+ op", text) for text in held):
+    why = "torch gives no reason"
+    if switch in _BUCKETS and all(re.match(r"1 \w+,? \d+ op", text) for text in held):
         why = "a bucket needs two collectives, and a graph has one"
-    kept = f"the pass left every graph as it was, with {'; '.join(held[:2])}"
-    return f"no effect, because {f'{why}: ' if why else ''}{kept}{'' if why else ' (torch gives no reason)'}{rest}"
-
-
-def _cuda_graphs(seen: pd.DataFrame) -> Iterable[Row]:
-    asked = seen[seen["switch"] == "cudagraphs"]
-    late = seen[seen["switch"] == "cudagraph_skip"]
-    said = {}
-    for rank, part in asked.groupby("rank"):
-        taken = int(part[part["after"] == "captured"]["times"].sum())
-        reasons = [*part[part["after"] == "skipped"]["note"], *late[late["rank"] == rank]["note"]]
-        why = "; ".join(dict.fromkeys(filter(None, reasons)))
-        if part["before"].isin(["cpu", ""]).all():
-            said[int(rank)] = "no effect, because there is no GPU in the graphs: they are on the CPU"
-        elif taken:
-            said[int(rank)] = f"did wrap {taken} of {part['times'].sum()} graphs" + (
-                f"; skipped: {why}" if why else ""
-            )
-        else:
-            said[int(rank)] = f"no effect, because {why or 'torch gives no reason'}"
-    if said:
-        yield (
-            "CUDA graphs",
-            "mode='reduce-overhead' or torch._inductor.config.triton.cudagraphs",
-            _by_rank(said),
-        )
+    return f"no effect: {why}; the pass left every graph as it was, with {'; '.join(held[:2])}{rest}"
 
 
 def _one_rank(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:

@@ -1,11 +1,10 @@
-"""What one rank's switches did in a run, counted as torch does it: passes, CUDA graphs, DDP's cuts, FSDP2's gathers."""
+"""What one rank's switches did in a run, counted as torch does it: passes, DDP's cuts, FSDP2's gathers."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import logging
 import sys
 import weakref
 from collections import Counter
@@ -53,11 +52,6 @@ class Seen:
             for kind, original, replace in points:
                 if original is not None:
                     self._undo.enter_context(replace(self._around(original, getattr(self, f"_{kind}"))))
-            logger = torch_names.cudagraphs_logger() if name == "inductor" else None
-            if logger is not None:
-                said = _Said(self._say)
-                logger.addHandler(said)
-                self._undo.callback(logger.removeHandler, said)
 
     def close(self) -> None:
         """Leave torch as it was."""
@@ -121,35 +115,19 @@ class Seen:
             self._say("runtime lookups", before=str(torch_names.runtime_lookups(graph)))
         return self._compare(observer.passname, graph, lambda: original(observer, work))
 
-    def _async_tp(self, original: Original, graph: Any) -> Any:
-        why = "" if torch_names.has_nccl() else "it needs NCCL, which this torch lacks"
-        return self._compare("micro_pipeline_tp_pass", graph, lambda: original(graph), why)
-
-    def _compare(self, name: str, graph: Any, run: Callable[[], Any], why: str = "") -> Any:
+    def _compare(self, name: str, graph: Any, run: Callable[[], Any]) -> Any:
         if name not in _SWITCHES:
             return run()
         before = torch_names.collectives_of(graph)
         found = run()
-        self._say(_SWITCHES[name], before=before, after=torch_names.collectives_of(graph), note=why)
+        self._say(_SWITCHES[name], before=before, after=torch_names.collectives_of(graph))
         return found
 
     def _post_compile(self, original: Original, graph: Any, *args: Any) -> Any:
         for switch, value in torch_names.inductor_settings().items():
             if value not in (None, False, "none"):
                 self._say(switch, repr(value), note="on")
-        options = args[-1]
-        asked = bool(options["cudagraphs"]) or torch_names.cudagraphs_setting()
-        found = original(graph, *args)
-        if asked:
-            info = getattr(graph, "cudagraph_info", None)
-            reasons = [
-                graph.disabled_cudagraphs_reason,
-                *(getattr(info, "cudagraph_fail_reasons", None) or []),
-            ]
-            said = "; ".join(dict.fromkeys(filter(None, reasons)))
-            on = "captured" if options["cudagraphs"] else "skipped"
-            self._say("cudagraphs", "True", before=",".join(sorted(graph.device_types)), after=on, note=said)
-        return found
+        return original(graph, *args)
 
     # --- DDP and FSDP2 ---
 
@@ -181,17 +159,6 @@ class Seen:
         if torch_names.named_for_prefetch(sys._getframe(2).f_locals.get("self"), way):
             self._say(f"{way} prefetch", after="began" if began else "nothing", note="" if began else why)
         return found
-
-
-class _Said(logging.Handler):
-    """Says what torch warns of: that a CUDA graph was skipped, also when it runs."""
-
-    def __init__(self, say: Callable[..., None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say("cudagraph_skip", note=record.getMessage())
 
 
 torch_names.hide_from_dynamo(Seen.called.__code__, calls=True)

@@ -24,7 +24,7 @@ __all__ = ["KINDS", "Apart", "Largest", "Values", "apart", "compare", "largest",
 
 KINDS = ("outputs", "losses", "gradients", "parameters")  # in the order of a step
 MOST = 1 << 26  # bytes of outputs that are kept
-SAMPLE = 1 << 16  # numbers of a tensor of each step that are kept
+SAMPLE = 1 << 13  # numbers of a tensor of each step that are kept
 _FILE = re.compile(r"values-(\d+)\.pt")
 Kept = dict[str, dict[str, torch.Tensor]]  # tensors by kind and name
 
@@ -101,7 +101,7 @@ class Values:
                 names = (name if n == 1 else f"{name}, number {n}" for n in range(1, 1 << 20))
                 name = name if last else next(one for one in names if one not in self._kept[kind])
                 if self._each and local.numel() > SAMPLE:
-                    local = local.reshape(-1)[:: -(-local.numel() // SAMPLE)]
+                    local = local.reshape(-1)[:: local.numel() // SAMPLE | 1]  # odd: other columns, too
                 self._kept[kind][name] = local.clone()  # the program may write to it
 
 

@@ -15,7 +15,6 @@ PASSES = {
     "bucket_reduce_scatters_fx": "bucket_reduce_scatters",
     "bucket_all_reduces_fx": "bucket_all_reduce",
     "aten_distributed_optimizations.enable_overlap_scheduling": "overlap_scheduling",
-    "_micro_pipeline_tp": "micro_pipeline_tp_pass",
 }
 OPTIMIZE_DDP = "torch._dynamo.config.optimize_ddp"
 _COLLECTIVE = ("_c10d_functional.", "symm_mem.", "bucketing.")
@@ -25,7 +24,7 @@ Point = tuple[str, Any, Callable[[Any], Any]]
 
 
 def inductor_points() -> list[Point]:
-    """Return the functions of Inductor that show what its passes do, and what comes of CUDA graphs."""
+    """Return the functions of Inductor that show what its passes do, and that a graph is done."""
     find("torch._inductor.compile_fx.compile_fx")  # imports the rest
     return [
         (
@@ -41,11 +40,6 @@ def inductor_points() -> list[Point]:
             lambda new: replaced(
                 "torch.fx.passes.graph_transform_observer.GraphTransformObserver.apply_gm_pass", new
             ),
-        ),
-        (
-            "async_tp",
-            find("torch._inductor.fx_passes.post_grad.micro_pipeline_tp_pass"),
-            lambda new: replaced("torch._inductor.fx_passes.post_grad.micro_pipeline_tp_pass", new),
         ),
         (
             "post_compile",
@@ -64,23 +58,7 @@ def inductor_settings() -> dict[str, Any]:
         "aten_distributed_optimizations.enable_overlap_scheduling": find(
             "torch._inductor.config.aten_distributed_optimizations.enable_overlap_scheduling"
         ),
-        "_micro_pipeline_tp": find("torch._inductor.config._micro_pipeline_tp"),
     }
-
-
-def cudagraphs_setting() -> bool:
-    """Say whether CUDA graphs are asked for, as by `mode="reduce-overhead"`."""
-    return bool(find("torch._inductor.config.triton.cudagraphs"))
-
-
-def cudagraphs_logger() -> Any:
-    """Return the logger that says why a CUDA graph was skipped; None where this torch has none."""
-    return find("torch._inductor.cudagraph_utils.cudagraphs_log")
-
-
-def has_nccl() -> bool:
-    """Say whether this torch has NCCL, without which its async-TP pass does nothing."""
-    return bool(find("torch.distributed.is_nccl_available")())
 
 
 def ddp_optimizer_points() -> list[Point]:

@@ -53,7 +53,7 @@ def inductor_with(name: str) -> Any:
 
 
 def operators(wide: bool = False) -> Any:
-    """Give a context that runs operators, and notes whether they draw random numbers (`draws`) and their `dtypes`.
+    """Give a context that runs operators, and notes their `dtypes`.
 
     Args:
         wide: Whether every floating-point number is a float64, whatever the operators ask for.
@@ -71,11 +71,9 @@ def operators(wide: bool = False) -> Any:
     class Operators(require("torch.utils._python_dispatch.TorchDispatchMode")):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.draws = False  # whether one draws random numbers
             self.dtypes: set[torch.dtype] = set()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.draws |= torch.Tag.nondeterministic_seeded in func.tags
             if wide:
                 args, kwargs = tree_map(widened, (args, kwargs or {}))
             found = func(*args, **(kwargs or {}))

@@ -83,14 +83,6 @@ def gathered(names=2):
             forward([torch.ones(8, 16) * i for i in range(names)], torch.ones(16, 16))
 
 
-def captured():
-    forward = torch.compile(lambda x: (x @ x).relu(), mode="reduce-overhead")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.no_grad():
-        for _ in range(STEPS):
-            forward(torch.ones(8, 8, device=device))
-
-
 def one_rank():
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 
@@ -130,8 +122,6 @@ KINDS = {
     "bypass": bypass,
     "bucket": lambda: switched("bucket_all_gathers_fx", "all"),
     "overlap": overlapped,
-    "async tp": lambda: switched("_micro_pipeline_tp", True),
-    "graphs": captured,
     "one rank": one_rank,
 }
 

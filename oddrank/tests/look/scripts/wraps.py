@@ -24,8 +24,6 @@ LOOK = os.path.join("oddrank", "look") + os.sep
 class Anything(mock.MagicMock):
     """An argument that has what the wrappers read."""
 
-    disabled_cudagraphs_reason = ""
-
     def step(self, closure=None):
         """What an optimizer has."""
 
