@@ -9,11 +9,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = torch.compile(DDP(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))), backend="eager")
+    model = torch.compile(DDP(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))))
     opt = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3))
     schedule = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=100)
 
-    @torch.compile(backend="eager")
+    @torch.compile
     def update():
         opt.step()
         schedule.step()
