@@ -24,8 +24,6 @@ EXPECTED = {
     "two": (4, 2, 1, 0, 0),
     "generator": (0, 1, 0, 2, 0),  # Dynamo gives up the generator, too, and its trace does not say so
 }
-EXPLAINED = {"loop": [(2, 1)], "given up": [(0, -1)], "recompile": [(2, 1)], "two": [(2, 1), (2, 1)]}
-EXPLAINED["generator"] = [(0, -1)]
 
 
 def functions(name: str) -> tuple[list, list[int]]:
@@ -98,19 +96,6 @@ def run(name: str, turns: int, counted: Path) -> None:
     )
 
 
-def explained(name: str) -> list[tuple[int, int]]:
-    import torch
-
-    found = []
-    called, sizes = functions(name)
-    for fn in called:
-        torch._dynamo.reset()
-        with torch.no_grad():
-            told = torch._dynamo.explain(fn)(torch.ones(sizes[0]))
-        found.append((told.graph_count, told.graph_break_count))
-    return found
-
-
 @pytest.mark.slow
 def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path):
     log, looked, printed, at = tmp_path / "logs" / "rank-0.log", {}, {}, 0
@@ -140,7 +125,3 @@ def test_counts_are_those_of_torchs_own_tools_where_both_count_the_same(tmp_path
     for pattern, place in (("dynamo_output_graph_*", 0), ("dynamo_graph_break_reason_*", 1)):
         made = [path for path in Path(tmp_path / "out").rglob(pattern) if path.is_file()]
         assert len(made) == sum(row[place] for row in EXPECTED.values()), pattern
-
-
-def test_explain_counts_the_graphs_of_one_call(ranks):
-    assert {name: ranks.run(explained, name)[0] for name in EXPLAINED} == EXPLAINED

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
-import torch
 from oddrank.look import replicas, step_collectives, summary
 from oddrank.look.function import look
 
 from oddrank import command as cli
 
-SCRIPTS = Path(__file__).parents[2] / "oddrank" / "tests" / "look" / "scripts"
 SHARDED = "parameters that fully_shard did not shard"
 
 
@@ -79,31 +74,6 @@ def test_collectives_are_compared_by_what_they_carry(found):
     assert "ranks differ" in summary.text(found) and "float64" in summary.text(found)
 
 
-def test_a_group_that_ranks_made_of_other_ranks_is_not_compared():
-    ranks, ops = ["0,3", "0,3", "1,2", "1,2"], ["all_reduce", "all_reduce", "broadcast", "broadcast"]
-    rows = [
-        (rank, "1", held, 1, op, "[2] float32", "", "", 8)
-        for rank, held, op in zip((0, 3, 1, 2), ranks, ops, strict=True)
-    ]
-    apart = pd.DataFrame(rows, columns=list(step_collectives.TYPES))
-    assert step_collectives.differing(apart) == []
-    shared = apart.assign(ranks=["0,3", "0,3", "1,2", "0,2"])
-    assert step_collectives.differing(shared)[0].startswith(
-        "group 1 has other members: [0,2] on rank 2; [0,3] on rank 0"
-    )
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
-)
-def test_fingerprints_see_one_changed_element(dtype):
-    one = torch.zeros(3, 7).to(dtype)
-    other = one.clone()
-    other[2, 6] = 1
-    assert replicas.fingerprint(one) == replicas.fingerprint(one.clone()) != replicas.fingerprint(other)
-    assert replicas.fingerprint(torch.zeros(0, dtype=dtype)) == "0" * 16
-
-
 def test_verify_compares_before_it_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "uneven.py"
@@ -116,3 +86,37 @@ def test_verify_compares_before_it_runs(tmp_path, monkeypatch, capsys):
     assert cli.main(["look", "--verify", str(script)]) == 3
     said = capsys.readouterr().err
     assert "different collectives (different shape)" in said and "(2, 2) float32 at uneven.py:4" in said
+
+
+def outside(around: str) -> list[int]:
+    """Train a module in whose middle compiled code runs; the collectives of each step in torch's flight record."""
+    import torch
+    from oddrank.live import introspect
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    torch._dynamo.reset()
+    net: nn.Module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    if around == "DDP":
+        net[1].compile(backend="aot_eager")
+        net = nn.parallel.DistributedDataParallel(net)
+    else:
+        fully_shard(net[1])
+        net[1].compile(backend="aot_eager")
+        fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    found: list[int] = []
+    for _ in range(5):
+        before = len(introspect.collectives() or ())
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(len(introspect.collectives() or ()) - before)
+    return found
+
+
+@pytest.mark.parametrize("around", ["DDP", "fully_shard"])
+def test_collectives_before_the_first_compiled_call_belong_to_the_step(ranks, around):
+    (count,) = set(ranks.run(outside, around)[0][2:])
+    counted = look(ranks, outside, around).counts["collectives"]
+    assert count > 2 and list(counted) == [count, count], "buffers, or the parameters of the outermost module"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -34,75 +35,49 @@ def case(path: str, kind: str, caches: bool) -> None:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """The rows of a kind: each runs once, on two ranks with a cache of their own."""
-    cache, kept = str(tmp_path_factory.mktemp("cache")), {}
-    env = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    """The rows of a kind, on two ranks with a cache of their own."""
+    env = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     with labkit.Ranks(2, device="cpu", backend="gloo", timeout=600, stall=None, env=env, quiet=True) as ranks:
-
-        def run(kind: str, caches: bool = False):
-            if caches or kind not in kept:
-                kept[kind] = switches.rows(look(ranks, case, SCRIPT, kind, caches))
-            return kept[kind]
-
-        yield run
+        yield lambda kind, caches=False: switches.rows(look(ranks, case, SCRIPT, kind, caches))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "switch", "said"),
-    [
-        ("cut", DDP, ["did cut Net.forward into 2 graphs; DDP has 2 buckets"]),
-        ("one bucket", DDP, ["no effect, because it found the parameters of 1 bucket", "DDP has 1 bucket"]),
-        ("prefetch", PREFETCH, ["did 5 gathers early, of 5 asked for"]),
-        ("late prefetch", PREFETCH, ["no effect, because its parameters were gathered already"]),
-        ("prefetch", "fully_shard", ["called 15 times; FSDP2's hook before the forward ran 15 times"]),
-        ("prefetch", "fully_shard", ["did 15 gathers outside of graphs", "0 in graphs"]),
-        ("bypass", "fully_shard", ["bypasses FSDP2's hooks in 1 of 1 modules: called 5 times"]),
-        (
-            "bucket",
-            f"{INDUCTOR}bucket_all_gathers_fx",
-            ["did change", "before: 2 all_gather", "after: 1 all_gather"],
-        ),
-        (
-            "lone gather",
-            f"{INDUCTOR}bucket_all_gathers_fx",
-            ["no effect: a bucket needs two", "1 all_gather"],
-        ),
-        ("overlap", OVERLAP, ["did change a graph", "before: 4 all_gather", "after: 1 all_gather"]),
-        pytest.param(
-            "nothing to overlap",
-            OVERLAP,
-            ["no effect, because no graph has a collective"],
-            marks=pytest.mark.full,
-        ),
-        (
-            "one rank",
-            ONE_RANK,
-            [
-                "did lookups of coordinates and groups at run time in the graphs: 1",
-                "graphs of ranks are equal",
-                "rank 1 compiled 1, 0 of them",
-            ],
-        ),
-        pytest.param(
-            "one rank, no lookup", ONE_RANK, ["no effect, because no graph looks up"], marks=pytest.mark.full
-        ),
+CASES = {
+    "cut": [(DDP, "did cut Net.forward into 2 graphs; DDP has 2 buckets")],
+    "prefetch": [
+        (PREFETCH, "did 5 gathers early, of 5 asked for"),
+        ("fully_shard", "called 15 times; FSDP2's hook before the forward ran 15 times"),
+        ("fully_shard", "did 15 gathers outside of graphs in the run, 0 in graphs"),
     ],
-)
-def test_a_switch_says_what_it_did_or_why_it_had_no_effect(rows, kind, switch, said):
-    found = rows(kind)
-    got = found[found["switch"] == switch]["got"]
-    assert any(all(part in one for part in said) for one in got), found.to_string()
+    "late prefetch": [(PREFETCH, "no effect, because its parameters were gathered already")],
+    "bypass": [("fully_shard", "bypasses FSDP2's hooks in 1 of 1 modules: called 5 times")],
+    "overlap": [(OVERLAP, "did change a graph: before: 4 all_gather.*after: 1 all_gather")],
+    "one rank": [
+        (
+            ONE_RANK,
+            "did lookups of coordinates and groups at run time in the graphs: 1.*graphs of ranks are equal",
+        ),
+        (ONE_RANK, "rank 1 compiled 1, 0 of them"),
+    ],
+    "no switch": [],
+}
 
 
 @pytest.mark.slow
-def test_a_switch_that_nobody_set_has_no_row(rows):
-    assert set(rows("no switch")["switch"]) <= {"torch.compile", "Inductor's cache"}
+@pytest.mark.parametrize("kind", CASES)
+def test_a_switch_says_what_it_did_or_why_it_had_no_effect(rows, kind):
+    found = rows(kind)
+    for switch, said in CASES[kind]:
+        got = found[found["switch"] == switch]["got"]
+        assert any(re.search(said, one) for one in got), found.to_string()
+    if kind == "no switch":  # nobody set one
+        assert set(found["switch"]) <= {"torch.compile", "Inductor's cache"}
 
 
 @pytest.mark.slow
 def test_a_pass_that_did_not_run_again_cannot_tell(rows):
-    rows("bucket", caches=True)
-    found = rows("bucket", caches=True).set_index("switch")["got"]
-    said = found[f"{INDUCTOR}bucket_all_gathers_fx"]
-    assert said.startswith("cannot tell, because every graph came from Inductor's cache"), said
+    for said in (
+        "did change a graph: before: 2 all_gather.*after: 1 all_gather",
+        "cannot tell, because every graph came from Inductor's cache",
+    ):
+        found = rows("bucket", caches=True).set_index("switch")["got"]
+        assert re.match(said, found[f"{INDUCTOR}bucket_all_gathers_fx"]), found.to_string()

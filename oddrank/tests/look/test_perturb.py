@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from oddrank.look import decisions, outcomes, perturbations_page
+from oddrank.look import conditions, decisions, outcomes, perturbations_page
 from oddrank.look import perturbations as perturbing
 from oddrank.look.conditions import shorter
 from oddrank.look.decisions import Decision, parting
@@ -23,13 +23,13 @@ from oddrank.look.outcomes import Outcome
 from oddrank.look.perturbations import perturbations
 from oddrank.look.runs import Trial
 from processes import left
+from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import torch_compat
 from labkit.pace import patience
 from oddrank import command as cli
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "perturbed.py")
-DECODER = str(Path(__file__).parent / "scripts" / "decoder.py")
 WARM = "as it is, warm caches"
 KINDS = [one.name for one in perturbations(1)]
 
@@ -103,15 +103,6 @@ def test_nothing_is_found_in_the_repaired_program(perturb):
 
 
 @pytest.mark.slow
-def test_nothing_is_found_in_a_model_that_is_split_among_the_ranks(perturb):
-    """Its code depends on the rank and it has no DataLoader, which is said."""
-    only = ["--only", "other-cache", "--only", "batch"]
-    status, rows, said = perturb(*only, DECODER, "tp", "--layers", "1")
-    assert status == 0 and all(row["found"] == [] for row in rows.values()), said
-    assert rows["batch"]["untried"].startswith("not tried: no DataLoader") and rows["other-cache"]["compared"]
-
-
-@pytest.mark.slow
 def test_a_script_that_fails_is_no_finding(perturb, tmp_path):
     (tmp_path / "fails.py").write_text("raise LookupError('as it is')")
     status, rows, said = perturb("fails.py")
@@ -120,12 +111,14 @@ def test_a_script_that_fails_is_no_finding(perturb, tmp_path):
 
 @pytest.mark.slow
 def test_numbers_that_differ_by_themselves_are_not_compared_and_it_is_said(perturb, tmp_path):
+    """And a batch that no DataLoader gave was not tried."""
     text = Path(SCRIPT).read_text()
     assert "torch.manual_seed(0)" in text
     (tmp_path / "unseeded.py").write_text(text.replace("torch.manual_seed(0)", "pass"))
-    status, rows, said = perturb("--only", "threads", "unseeded.py", "slow-compile")
+    status, rows, said = perturb("--only", "batch", "--perturb-step", "99", "unseeded.py", "slow-compile")
     assert status == 0 and "and were not compared: losses by up to" in said, said
     assert all(row["found"] == [] and row["compared"] == "" for row in rows.values())
+    assert rows["batch"]["untried"].startswith("not tried: no DataLoader")
     assert "were not compared" in (tmp_path / "out" / "index.html").read_text()
 
 
@@ -178,28 +171,16 @@ def test_an_interrupt_ends_it_with_what_was_found_and_leaves_nothing(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-n", "1"], "--perturb needs two ranks or more"),
-        (["--only", "weather"], "--only weather: the differences are hash-seed, cold-cache"),
-        (["--allow", "weather"], "--allow weather: give one of hang, error, collectives, numbers, graph"),
-        (["--allow", "weather:graph"], "--allow weather:graph: give one of"),
-        (["--perturb-rank", "2"], "--perturb-rank 2: ranks are 0 to 1"),
-        (["--perturb-env", "=1"], "--perturb-env =1: give NAME=VALUE"),
-        (["--save", "base.json"], "--save is of one run"),
-        (["--perturb-delay", "0"], "--perturb-delay: must be a number from 0.1"),
-    ],
-)
-def test_what_cannot_be_done_is_one_sentence_before_a_rank_starts(words, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["look", "--perturb", *words, SCRIPT, "several"]) == 2
-    assert said in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
-    return {r: {"0/0": Decision("0/0", "f (a.py:1)", **one)} for r, one in enumerate(made)}  # type: ignore[arg-type]
+    """What each rank decided of one compile; of another one as well where there is `late`."""
+    found = {}
+    for rank, one in enumerate(made):
+        told = dict(one)
+        late = told.pop("late", None)
+        found[rank] = {"0/0": Decision("0/0", "f (a.py:1)", **told)}  # type: ignore[arg-type]
+        if late is not None:
+            found[rank]["1/0"] = Decision("1/0", "g (a.py:9)", again=late)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -215,6 +196,8 @@ def _ranks(*made: dict[str, str]) -> dict[int, dict[str, Decision]]:
             {"again": "x.size()[0] == 8"},
             "guard: f (a.py:1) was compiled again on rank 1: x.size()[0] == 8; on rank 0: nothing",
         ),
+        ({"late": ""}, "graph: rank 1 compiled g (a.py:9); rank 0 did not"),
+        ({"late": "n == 3"}, "guard: rank 1 compiled g (a.py:9) again: guard n == 3; rank 0 did not"),
         ({}, ""),
     ],
 )
@@ -222,11 +205,11 @@ def test_the_first_decision_in_which_a_rank_parts_is_named(mine, said):
     alike = {"graph": "a", "cached": "hit", "code": "y"}
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike), 1) == said
     assert parting(_ranks(alike, alike | mine), _ranks(alike, alike | mine), 1) == "", "it was so before"
-
-
-def test_where_every_rank_goes_along_the_run_before_says_what_is_other():
-    before, now = _ranks({"graph": "a"}, {"graph": "a"}), _ranks({"graph": "b"}, {"graph": "b"})
-    assert parting(now, before, 1).endswith("is another with the difference than without it")
+    # where every rank goes along, the run before says what is other
+    both = parting(_ranks(alike | mine, alike | mine), _ranks(alike, alike), 1)
+    assert (
+        bool(both) == bool(said) and "rank" not in both and both.partition(":")[0] == said.partition(":")[0]
+    )
 
 
 def test_what_ranks_wrote_is_read_as_data_of_others(tmp_path):
@@ -243,6 +226,16 @@ def test_a_batch_is_a_row_shorter_in_each_form_of_it():
     assert rows == 4 and pair[0].shape == (3, 3) and pair[1]["y"].shape == (3,) and pair[1]["name"] == "train"
     assert shorter([torch.zeros(1, 2)])[1] == 1 and shorter("nothing")[1] == 0
     assert x.shape == (4, 3), "the loader's own batch stays"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_one_batch_of_a_loader_is_a_row_shorter(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+    conditions.apply(conditions.Condition(1, batch=number), tmp_path, 0)
+    conditions.apply(conditions.Condition(1, batch=number), tmp_path, 1)
+    sizes = [len(x) for (x,) in DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=4)]
+    assert sizes == [4 - (number == turn) for turn in (1, 2)]
+    assert conditions.done(tmp_path) == ("" if number > 2 else f"its batch {number} had 3 rows, the others 4")
 
 
 def test_a_row_on_the_page_is_text():

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from oddrank.look import look, summary
+import torch
+from oddrank.look import page, summary
+from oddrank.look.function import look
 from oddrank.look.shared_code import splits
 from oddrank.record import Compile, Mark, Range, Tables
+from torch import nn
 
-from oddrank import command as cli
-
-SCRIPT = Path(__file__).parent / "scripts" / "odd_layer.py"
 DISABLED = "Skip calling `torch.compiler.disable()`d function hidden"
 PRINT = "Failed to trace builtin operator print"
 CALLERS = (("train.py", 90, "<module>"), ("torch/nn/modules/module.py", 1789, "_call_impl"))
@@ -27,7 +28,7 @@ def compiled(id_, func, line, broke=False, resume=0, chain=OUT):
     )
 
 
-# as torch 2.13 compiled and ran `scripts/odd_layer.py`, whose Block.forward calls Out.forward
+# as torch 2.13 compiled and ran the programs below, whose Block.forward calls Out.forward
 BLOCK = compiled("1/1", "Block.forward", 38, broke=True, chain=CALLERS)
 WHOLE_BLOCK = compiled("1/0", "Block.forward", 38, chain=CALLERS)
 BLOCK_REST = compiled("4/0", "Block.forward", 39, resume=39)
@@ -113,37 +114,90 @@ def test_calls_that_may_have_to_break_are_not(reason, steps):
     assert splits(record(reason, *steps)) == []
 
 
-@pytest.fixture(scope="module")
-def looked(tmp_path_factory):
-    """The terminal's text, the page's up to the strip, and the look itself, of one rank of each kind."""
-    folder = tmp_path_factory.mktemp("odd")
+# --- the same of real programs: eight layers of one class behind a compiled network ---
 
-    def run(kind: str) -> tuple[str, str, look.Look]:
-        at = folder / kind
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            assert cli.main(["look", "-n", "1", "--out", str(at), str(SCRIPT), kind]) == 0
-        first = (at / "index.html").read_text().partition("<h2>The strip of one")[0]
-        looked = look.read(at)
-        return summary.text(looked), html.unescape(re.sub(r"<[^>]+>", " ", first)), looked
-
-    return run
+SIZE, LAYERS, ODD = 8, 8, 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "odd"), [("print", 'print(end="")'), ("hidden", "return self.call(y)")])
-def test_one_odd_layer_of_eight_is_said_with_its_break(looked, kind, odd):
-    number = next(i for i, line in enumerate(SCRIPT.read_text().splitlines(), 1) if odd in line)
-    for text in looked(kind)[:2]:
-        told = text.partition(f"odd_layer.py:{number} (Out.forward)")[2]
-        assert re.search(r"Block\.forward .*in pieces for this break in all 8 calls of a step", told)
+@torch.compiler.disable
+def hidden(x):
+    return x * 2
+
+
+def plain(x):
+    return x * 2
+
+
+class Out(nn.Module):
+    def __init__(self, verbose, call):
+        super().__init__()
+        self.linear, self.verbose, self.call = nn.Linear(16, SIZE, bias=False), verbose, call
+
+    def forward(self, x):
+        y = self.linear(x)
+        if self.verbose:
+            print(end="")
+        return self.call(y)
+
+
+class Block(nn.Module):
+    def __init__(self, verbose=False, call=plain):
+        super().__init__()
+        self.up, self.out = nn.Linear(SIZE, 16), Out(verbose, call)
+
+    def forward(self, x):
+        return x + self.out(torch.tanh(self.up(x)))
+
+
+class OddBlock(Block):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self, odd, others):
+        super().__init__()
+        self.layers = nn.ModuleList(odd() if i == ODD else others() for i in range(LAYERS))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def train(odd, others):
+    torch._dynamo.reset()
+    net = Net(odd, others)
+    call = torch.compile(net, backend="aot_eager")
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for _ in range(5):
+        call(torch.ones(4, SIZE, requires_grad=True)).square().mean().backward()
+        opt.step()
+        opt.zero_grad()
+
+
+VERBOSE, HIDDEN_CALL = functools.partial(Block, verbose=True), functools.partial(Block, call=hidden)
+
+
+@pytest.mark.parametrize(
+    ("odd", "others", "at", "breaks"),
+    [
+        (VERBOSE, Block, 'print(end="")', 9),
+        (HIDDEN_CALL, Block, "return self.call(y)", 16),
+        (functools.partial(OddBlock, call=hidden), Block, "", 2),  # a class of its own has code of its own
+        (HIDDEN_CALL, HIDDEN_CALL, "", 16),
+    ],
+)
+def test_one_odd_layer_of_eight_is_said_with_its_break(alone, odd, others, at, breaks):
+    found = look(alone, train, odd, others)
+    text, body = summary.text(found), page.html(found).partition("<h2>The strip of one")[0]
+    assert found.counts["breaks"].tolist() == [breaks]
+    if not at:
+        assert "in pieces" not in text + body and "class of their own" not in text + body
+        return
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    number = next(i for i, line in enumerate(lines, 1) if line.strip() == at)
+    for said in (text, html.unescape(re.sub("<[^>]+>", " ", body))):
+        told = said.partition(f"test_shared_code.py:{number} (Out.forward)")[2]
+        assert re.search(r"Block\.forward .*in pieces for this break in all 8 calls of a step", told), said
         assert "7 of these calls do not run what torch breaks at (all but the 4th)" in told
         assert "give those a class of their own" in told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "breaks"), [("own", 2), ("all", 24), ("one", 2), ("sizes", 0)])
-def test_layers_that_share_no_break_are_not(looked, kind, breaks):
-    *texts, look = looked(kind)
-    assert look.counts["breaks"].tolist() == [breaks]
-    assert not any("in pieces" in text or "class of their own" in text for text in texts)

@@ -11,12 +11,15 @@ import pandas as pd
 import pytest
 import torch
 from oddrank.look import callables, page, rows, switches, training
+from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
-from oddrank.look.causes import causes, shown
+from oddrank.look.causes import _fix, causes, shown
 from oddrank.look.library_breaks import folded
 from oddrank.look.look import HELD, RECORDED, WHOLE, Look, together
+from oddrank.look.owners import library_of, owner_of
 from oddrank.look.steps import Options, Steps
 from oddrank.record import Compile, Mark, Range, Record, Tables
+from oddrank.record.guard_words import words
 
 from labkit.report import Report
 
@@ -87,9 +90,37 @@ def ran(code: str, *ranges: Range, **held: list[dict[str, Any]]) -> Rank:
 
 
 @pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        (
+            "tensor 'x' dtype mismatch. expected Float, actual Double",
+            "the dtype of `x` changes (Float -> Double)",
+        ),
+        ("GLOBAL_STATE changed: grad_mode ", "gradients are on in one call and off in another (`grad_mode`)"),
+        ("len(self.items) == 3", "the length of `self.items` changes (it was 3)"),
+        ("L['self']._modules['a'].rate == 0.1", "`self.a.rate` changes (it was 0.1)"),
+        (
+            "tensor 'p' rank mismatch. expected 2, actual 3",
+            "the number of dimensions of `p` changes (2 -> 3)",
+        ),
+        (
+            "expected type of 'p' to be a tensor type, ' but found <class 'NoneType'>",
+            "`p` is a tensor in one call and None in another",
+        ),
+    ],
+)
+def test_a_guard_in_words(guard, said):
+    assert words(guard) == said
+
+
+@pytest.mark.parametrize(
     ("other", "said"),
     [
         (GRAPH.format(16, 2), "graphs that differ in sizes only: 0/0 Net.forward"),
+        (
+            GRAPH.format(16, 2).replace("f32", "f64"),
+            "ranks differ: in step 0, rank 0 and 1: region Net.forward",
+        ),
         (
             GRAPH.format(8, 3),
             "ranks differ: the graph of 0/0 Net.forward: only numbers differ (2 and 3) between",
@@ -269,6 +300,27 @@ def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        ("Failed to trace builtin operator print", "remove the output"),
+        ("call_method dist.all_reduce: c10d op with async_op=True", "use the functional collectives"),
+        (
+            "tensor 'x' requires_grad mismatch. expected requires_grad=0",
+            "expected once, as where the first block",
+        ),
+        ("GLOBAL_STATE changed: grad_mode ", "expected once: one compile with gradients and one without"),
+        ("self.param_groups[0]['betas'][0] == 0.95", "keep this setting constant, or make it a tensor"),
+        ("tensor 'x' dtype mismatch. expected Float, actual Double", "give every call an input of one dtype"),
+        ("___check_obj_id(self.hook, 7)", "make the object once and keep it"),
+        ("self.rate == 0.1", "make the number a tensor"),
+        ("self.items == 'a'", ""),
+    ],
+)
+def test_what_to_do_is_known_by_the_reason(reason, fix):
+    assert fix in _fix(reason) and bool(_fix(reason)) == bool(fix)
+
+
 def test_a_single_token_of_a_served_model_is_no_batch_to_drop():
     guard = "tensor 'ids' size mismatch at index 1. expected 12, actual 1"
     compiles = [again(guard, ("serve.py", 9, "Llama.forward"))]
@@ -393,6 +445,89 @@ def test_frames_that_are_given_up_for_a_break_of_torchs_own_are_named():
     assert str(one).endswith(
         "1 break of FSDP2, not executed; given up for it: lib/model.py:80 (Decoder.forward)"
     )
+
+
+BUCKETS = "torch._inductor.config.bucket_all_gathers_fx"
+
+
+def effect(
+    before: str = "", after: str = "", note: str = "", switch: str = "bucket_all_gathers_fx"
+) -> dict[str, Any]:
+    value = "'all'" if note == "on" else ""
+    return {"switch": switch, "value": value, "before": before, "after": after, "note": note, "times": 1}
+
+
+ON, DDP_ASKED = effect(note="on"), {"name": "Net.forward", "ddp": True, "calls": 5}
+
+
+@pytest.mark.parametrize(
+    ("effects", "switch", "got"),
+    [
+        ([ON, effect("2 all_gather", "1 all_gather")], BUCKETS, "did change a graph: before: 2 all_gather; after: 1"),
+        ([ON, effect("1 gather, 9 ops", "1 gather, 9 ops")], BUCKETS, "a bucket needs two collectives"),
+        ([ON, effect("2 all_gather", "2 all_gather")], BUCKETS, "torch gives no reason"),
+        ([ON, effect()], BUCKETS, "no effect, because no graph has a collective in it"),
+        ([ON], BUCKETS, "cannot tell, because every graph came from Inductor's cache"),
+        ([ON, ON, effect("2 g", "1 g")], BUCKETS, "cannot tell for 1 of 2 graphs: they came from a cache"),
+        ([effect("2 g", "1 g")], BUCKETS, ""),  # nobody asked for it
+        ([effect("2", "2", switch="DDPOptimizer")], "DDPOptimizer", "into 2 graphs; DDP has 2 buckets"),
+        ([effect("1", "1", switch="DDPOptimizer")], "DDPOptimizer", "no effect, because it found the parameters of 1"),
+        ([effect("0", "2", switch="DDPOptimizer")], "DDPOptimizer", "cannot tell DDP's buckets"),
+        ([], "DDPOptimizer", "no effect, because no graph was compiled inside of DDP's forward"),
+        ([effect("5", "0", switch="FSDP2 hooks")], "fully_shard", "bypasses FSDP2's hooks in 1 of 1 modules"),
+        ([effect("5", "5", switch="FSDP2 hooks")], "fully_shard", "called 5 times; FSDP2's hook before the forward"),
+    ],
+)  # fmt: skip
+def test_a_switch_says_what_it_did_or_why_it_had_no_effect(effects, switch, got):
+    asked = [DDP_ASKED] if switch == "DDPOptimizer" else []
+    found = switches.rows(look(*(ran("a", effects=effects, asked=asked) for _ in range(2))))
+    said = list(found[found["switch"] == switch]["got"])
+    assert len(said) == bool(got) and all(got in one for one in said), found.to_string()
+    other = look(ran("a", effects=effects, asked=asked), ran("a", effects=[ON, effect("7 g", "3 g")]))
+    if effects[:1] == [ON] and "7 g" not in got:  # each rank's own words where they are not one's
+        (said,) = switches.rows(other).set_index("switch").loc[[BUCKETS], "got"]
+        assert said.startswith("rank 0: ") and "; rank 1: did change a graph: before: 7 g" in said
+
+
+def breaks_at(*libraries: str, report: str = "") -> Break:
+    return Break(0, "0/0", "break", "Net.forward", "skipped", "train.py:3", libraries, "", (), report, 1)
+
+
+@pytest.mark.parametrize(
+    ("met", "owner", "library"),
+    [
+        (
+            breaks_at("torch/nn/parallel/distributed.py:9 (f)"),
+            "DDP",
+            "torch/nn/parallel/distributed.py:9 (f)",
+        ),
+        # below the hook only what calls further: it is the hook's
+        (
+            breaks_at("torch/distributed/fsdp/a.py:3 (g)", "torch/_dynamo/eval_frame.py:9 (f)"),
+            "FSDP2",
+            "torch/distr",
+        ),
+        (
+            breaks_at("torch/optim/adam.py:3 (step)", "python/contextlib.py:9 (inner)"),
+            "the optimizer",
+            "python/",
+        ),
+        # the program's own call of what torch does not trace
+        (breaks_at("python/pprint.py:3 (pformat)"), "", "python/pprint.py:3"),
+        (breaks_at("lib/a.py:3 (f)", "torch/_tensor.py:9 (item)"), "", "lib/a.py:3"),
+        (breaks_at(report="Developer debug context: module: torch.optim, qualname: f"), "the optimizer", ""),
+        (breaks_at(), "", ""),
+    ],
+)
+def test_whose_a_break_is(met, owner, library):
+    assert owner_of(met) == owner
+    assert library_of(met).startswith(library) and bool(library_of(met)) == bool(library)
+
+
+def test_what_was_compiled_again_before_a_look_is_none_of_its_recompiles():
+    at, told = ("train.py", 9, "Net.forward"), Tables()
+    told.compiles += [again("self.rate == 0.1", at, number, during=number > 1) for number in (1, 2)]
+    assert [row.compile for row in again_of(told)] == ["Net.forward/2"]
 
 
 class Adapter(torch.nn.Module):

@@ -19,13 +19,15 @@ from oddrank.look.watch import Limits
 from oddrank.record import Compile, install
 from oddrank.record.compiles import Try
 
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = Path(__file__).parent / "scripts" / "late_size.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-FAILED = 3
 
 
-def look(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ()) -> tuple[int, str, str]:
-    """Exit status, what was printed, and the text of the page."""
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [pytest.param("killed", marks=pytest.mark.guard), "late"])
+def test_a_rank_that_is_ended_in_a_compile_has_said_so(tmp_path: Path, end: str) -> None:
+    """Killed in it, under `-n`; or ended by torchrun as the other rank fails."""
+    launcher = [] if end == "killed" else TORCHRUN
     command = [
         sys.executable,
         *launcher,
@@ -34,43 +36,29 @@ def look(folder: Path, script: str, *words: str, launcher: tuple[str, ...] = ())
         "look",
         "--out",
         "page",
-        str(SCRIPTS / script),
-        *words,
+        str(SCRIPT),
+        end,
+        "compiling",
     ]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900)
-    page = (folder / "page" / "index.html").read_text(encoding="utf-8")
-    return ran.returncode, ran.stdout + ran.stderr, html.unescape(re.sub("<[^>]+>", " ", page))
-
-
-@pytest.mark.slow
-@pytest.mark.guard
-@pytest.mark.parametrize("launcher", [(), pytest.param(tuple(TORCHRUN), marks=pytest.mark.full)])
-def test_a_rank_that_is_killed_in_a_compile_has_said_so(tmp_path: Path, launcher: tuple[str, ...]) -> None:
-    status, said, page = look(tmp_path, "late_size.py", str(tmp_path / "compiling"), launcher=launcher)
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=900)
+    page = html.unescape(
+        re.sub("<[^>]+>", " ", (tmp_path / "page" / "index.html").read_text(encoding="utf-8"))
+    )
+    failure = (tmp_path / "page" / "failure.txt").read_text()
     sentence = "rank 1 was compiling Net.forward again: dimension 0 of `x` changes (16 -> 24) (late_size.py:"
-    assert status == (1 if launcher else FAILED) and sentence in said and sentence in page, said
-    assert "ranks differ: recompiles: 0 on rank 0, 1 on rank 1" in said
-    if not launcher:
-        assert "rank 1 was compiling here:" in said
-
-
-@pytest.mark.slow
-def test_a_script_that_fails_before_its_first_step_gets_a_page_of_what_was_compiled(tmp_path: Path) -> None:
-    status, said, page = look(tmp_path, "no_kernel.py")
-    for rank, rows in ((0, 16), (1, 17)):
-        guard = rf"dimension 0 of `x` changes \(8 -> {rows}\)"
-        failed = rf"rank {rank} failed while compiling Block.forward again: .*{guard} \(no_kernel.py:"
-        assert status == FAILED and re.search(failed, said) and re.search(failed, page), said
-    # the error once, and what is other on rank 1
-    assert said.count("raised BackendCompilerFailed") == 1
-    assert "NoKernel: no kernel for 16 rows" in said and "on rank 1: NoKernel: no kernel for 17 rows" in said
-    for shown in (
-        "then a graph break",
-        "failed: BackendCompilerFailed",
-        "torch._dynamo.graph_break()",
-        "TENSOR_MATCH",
-    ):
-        assert shown in page
+    assert ran.returncode == (1 if launcher else 3), ran.stderr
+    assert all(sentence in text for text in (ran.stderr, page, failure))
+    assert "ranks differ: recompiles: 0 on rank 0, 1 on rank 1" in ran.stdout
+    if end == "killed":
+        first, _, rest = failure.splitlines()[:3]
+        assert first.startswith("rank 1 failed after") and rest.startswith(
+            "rank 1 died: killed by SIGKILL"
+        ), failure
+        assert re.search(r"rank 0 (was waiting in all_reduce here|raised RuntimeError)", failure)
+    else:
+        assert (
+            "rank 1 was compiling here:" in failure and "raised RuntimeError: rank 1 did not come" in failure
+        )
 
 
 @pytest.mark.parametrize(

@@ -59,45 +59,34 @@ if sys.argv[1] == "wait" and dist.get_rank() == 0:
 if sys.argv[1] == "kill" and dist.get_rank() == 1:
     os.kill(os.getpid(), 9)
 if sys.argv[1] == "term":
-    os.kill(os.getpid(), 15)
-    time.sleep(600)
-if sys.argv[1] == "fork":
     for _ in range(30):  # a signal for a child that has just begun is not this process's
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         child.start()
         child.terminate()
         child.join(60)
         assert child.exitcode == -15, child.exitcode
+    print("thirty children", flush=True)
+    os.kill(os.getpid(), 15)
+    time.sleep(600)
 if sys.argv[1] == "skip" and dist.get_rank() == 1:
     dist.broadcast(torch.ones(1), 0)
 dist.all_reduce(torch.ones(1))
 """
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def start(folder: Path, *words: str, launcher: tuple[str, ...] = TORCHRUN) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "oddrank",
-        "look",
-    ]
-    return subprocess.Popen(
-        [sys.executable, *launcher, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    command = [sys.executable, *launcher, "-m", "oddrank", "look", *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, text=True, cwd=folder, env=env, **output)
 
 
-def torchrun(folder: Path, *words: str) -> tuple[int, str]:
-    process = start(folder, *words)
+def run(folder: Path, *words: str, launcher: tuple[str, ...] = TORCHRUN) -> tuple[int, str]:
+    process = start(folder, *words, launcher=launcher)
     said, _ = process.communicate(timeout=HANG_S)
     return process.returncode, said
 
@@ -139,49 +128,18 @@ def test_an_environment_that_was_tampered_with_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.guard
-def test_each_process_is_a_rank_and_the_gate_works_as_without_torchrun(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text((SCRIPTS / "trouble.py").read_text())
-    words = ("--step", "step", "--steps", "2", "-m", "mine", "none")
-    status, said = torchrun(tmp_path, "--out", "page", "--save", "base.json", "--trace", "t.json", *words)
-    assert status == 0 and "mine: 2 steps recorded  [gloo · cpu]" in said, said
-    about = of_rank(tmp_path / "page", 1)["provenance"]
-    assert (about["rank"], about["world_size"], about["launched"]) == (1, 2, "torchrun")
-    assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert {event["pid"] for event in events if event["ph"] == "X"} == {0, 1} and "trace: t.json" in said, (
-        said
-    )
-    status, said = torchrun(tmp_path, "--against", "base.json", *words)
-    assert status == 0 and "gate passed" in said and (tmp_path / "look-mine").is_dir(), said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["-n", "3", "train.py", "none"], "torchrun started 2 ranks, and 3 were asked for"),
         (["--out", ".", "train.py", "none"], "is there already and not empty"),
-        (["--trace", "train.py", "train.py", "none"], "train.py is there already: nothing is overwritten"),
     ],
 )
 def test_a_request_that_cannot_be_met_ends_every_process(
     words: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    status, said = torchrun(tmp_path, *words)
+    status, said = run(tmp_path, *words)
     assert status and sentence in said and "six steps" not in said, said
-
-
-@pytest.mark.slow
-def test_a_rank_that_raises_leaves_a_page_though_rank_0_is_inside_a_collective(tmp_path: Path) -> None:
-    status, said = torchrun(tmp_path, "--out", "page", "train.py", "raise")
-    report = said.partition("rank 1 failed")[2]  # the cause, and where the other rank stood
-    assert status and "rank 1 raised ValueError: the loss is nan" in report, said
-    # torchrun ends rank 0 in its all_reduce, or rank 1 was gone before
-    assert re.search(r"rank 0 (was waiting in all_reduce here:|raised RuntimeError)", report), said
-    assert "oddrank/" not in report, said
-    assert "train.py: 3 forwards recorded" in said, said
-    assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
 
 
 @pytest.mark.slow
@@ -226,45 +184,40 @@ def test_where_rank_0_is_killed_the_next_makes_the_page_and_so_does_merge_of_bot
 
 
 @pytest.mark.slow
-@pytest.mark.guard
-@pytest.mark.parametrize("by", ["look", "torchrun"])
-@pytest.mark.parametrize("kind", ["kill", "skip"])
-def test_the_cause_stands_first_whoever_starts_the_ranks(kind: str, by: str, tmp_path: Path) -> None:
-    """A rank that is killed, though the other one is told first; and ranks in different collectives."""
-    words = ["--out", "page", "--stall", "4", "train.py", kind]
-    if by == "torchrun":
-        status, said = torchrun(tmp_path, *words)
-    else:
-        (tmp_path / "train.py").write_text(SCRIPT)
-        command = [sys.executable, "-m", "oddrank", "look", *words]
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=HANG_S)
-        status, said = ran.returncode, ran.stdout + ran.stderr
-        assert status == 3
+@pytest.mark.parametrize(
+    ("kind", "launcher"),
+    [
+        pytest.param("kill", TORCHRUN, marks=pytest.mark.guard),
+        pytest.param("skip", (), marks=pytest.mark.guard),
+        ("raise", TORCHRUN),  # rank 0 is inside a collective meanwhile
+        ("skip", TORCHRUN),
+    ],
+)
+def test_the_cause_stands_first_whoever_is_told_first(
+    kind: str, launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    status, said = run(tmp_path, "--out", "page", "--stall", "4", "train.py", kind, launcher=launcher)
     first, *rest = (tmp_path / "page" / "failure.txt").read_text().splitlines()
-    assert status and f"\n{first}\n" in said, said
-    if kind == "kill":
-        assert first.startswith("rank 1 failed after") and rest[0].startswith("rank 1 died: "), rest
-        assert ("SIGKILL" in rest[0]) == (by == "look"), "torchrun alone knows the signal"
-        assert any(
-            re.match(r"rank 0 (was waiting in all_reduce here|raised RuntimeError)", line) for line in rest
-        )
-    else:
+    assert (status if launcher else status == 3) and f"\n{first}\n" in said, said
+    if kind == "skip":
         assert first.startswith("stalled: the ranks have waited for each other for 4 s")
         at = next(i for i, line in enumerate(rest) if line == "First difference, at collective 7:")
         assert "rank 0  all_reduce" in rest[at + 1] and "rank 1  broadcast" in rest[at + 2], rest
-    assert "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
+    else:
+        ended = "rank 1 died: " if kind == "kill" else "rank 1 raised ValueError: the loss is nan"
+        assert first.startswith("rank 1 failed after") and rest[0].startswith(ended), rest
+        assert "SIGKILL" not in rest[0], "torchrun alone knows the signal"
+        other = r"rank 0 (was waiting in all_reduce here|raised RuntimeError)"
+        assert any(re.match(other, line) for line in rest) and not any("oddrank/" in line for line in rest)
+    assert "3 forwards recorded" in said and "on 2 ranks" in (tmp_path / "page" / "index.html").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.guard
 def test_a_signal_to_the_ranks_is_no_success_and_one_to_a_forked_child_is_the_childs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    for kind, status in (("term", 3), ("fork", 0)):
-        command = [sys.executable, "-m", "oddrank", "look", "--out", kind, "train.py", kind]
-        ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=HANG_S)
-        assert ran.returncode == status, ran.stdout + ran.stderr
-        assert "3 forwards recorded" in ran.stdout
-    failure = (tmp_path / "term" / "failure.txt").read_text()
+    status, said = run(tmp_path, "--out", "page", "train.py", "term", launcher=())
+    assert status == 3 and said.count("thirty children") == 2 and "3 forwards recorded" in said, said
+    failure = (tmp_path / "page" / "failure.txt").read_text()
     assert failure.startswith("ended from outside, by SIGTERM\nrank 0 (and rank 1) was here:")
     assert re.search(r"train.py:\d+ +time.sleep\(600\)", failure)
 

@@ -149,6 +149,8 @@ REDUCE, GATHER = ("c10d::allreduce_", PAIR), ("c10d::_allgather_base_", PAIR)
         # two groups of one name: pairs are joined, and not all four
         ({r: [(REDUCE[0], f"1: {'0, 1' if r < 2 else '2, 3'}")] for r in range(4)}, [(0, 1), (2, 3)], ""),
         ({r: [(REDUCE[0], "0: 0, 1, 2")] for r in range(3)}, [(0, 1, 2)], ""),
+        # a member of the group did not call it
+        ({r: [(REDUCE[0], "1: 2" if r == 2 else "0: 0, 1, 2")] for r in range(3)}, [], "2 collectives"),
         # up to where ranks differ
         ({0: [REDUCE] * 3, 1: [REDUCE, GATHER, REDUCE]}, [(0, 1)], "4 collectives"),
         ({0: [REDUCE] * 3, 1: [REDUCE]}, [(0, 1)], "2 collectives"),

@@ -81,28 +81,8 @@ def batch():
     return torch.ones(8)
 
 
-def missing(x):
-    if RANK == ODD:
-        x = batch()
-    mean(x)
-
-
 def sizes(x):
     mean(x[: len(x) - 3 * (RANK == ODD)])
-
-
-def order(x):
-    groups = [dist.new_group(group_desc=name) for name in ("tensor", "data")]
-    for group in groups:
-        mean(x, group)
-    for group in groups[:: -1 if RANK == ODD else 1]:
-        mean(x, group)
-
-
-def compiling(x):
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
-    step = torch.compile(model, backend=slow)
-    mean(step(x).detach())
 
 
 def recompiling(x):
@@ -149,40 +129,9 @@ def raising(x):
     mean(x)
 
 
-def subgroups(x):
-    """Two pairs of ranks with a group each: ranks 2 and 3 do less, and rank 1 of the first pair leaves out a call."""
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    tensor = mesh.get_group("tensor")
-    for _ in range(3 if RANK < 2 else 1):
-        mean(x, tensor)
-    if RANK != ODD:
-        mean(x, tensor)
-    mean(x)
-
-
 def mesh():
-    """Ranks 1 and 2; rank 0 drives from outside."""
+    """Ranks 1 and 2; rank 0 is outside."""
     return dist.new_group([1, 2], LIMIT, group_desc="mesh")
-
-
-def wrong_group(x):
-    """The mesh's compiled code has the group of the world on one rank, which there meets no other call."""
-    group = mesh()
-    if RANK:
-        group = dist.group.WORLD if RANK == ODD else group
-        step = torch.compile(lambda x: funcol.all_reduce(x * 2, "sum", group) + 1, backend="eager")
-        x = step(x)
-    dist.broadcast(batch() if RANK == 0 else x, 0)
-
-
-def world_inside(x):
-    """The whole mesh reduces over the world, and rank 0 waits for the result of rank 1."""
-    mesh()
-    if RANK == 0:
-        dist.recv(x, 1)
-    else:
-        mean(x)
-        dist.send(x, 0)
 
 
 def half_made(x):
@@ -190,14 +139,6 @@ def half_made(x):
     if RANK:
         mean(x, mesh())
     mean(x, dist.new_group(timeout=LIMIT, group_desc="everyone"))
-
-
-def made_in_another_order(x):
-    pairs = [[0, 1], [0, 2]]
-    groups = [dist.new_group(ranks, LIMIT) for ranks in pairs[:: -1 if RANK == ODD else 1]]
-    for group in groups:
-        if RANK in dist.get_process_group_ranks(group):
-            mean(x, group)
 
 
 def ring(x):
@@ -208,27 +149,6 @@ def ring(x):
     first, second = ("data", "tensor") if RANK in (1, 2) else ("tensor", "data")
     mean(x, mesh.get_group(first))
     mean(x, mesh.get_group(second))
-
-
-def branch(x):
-    """Each rank decides by the values of its own shard whether it makes one call more."""
-    shard = x * (-1 if RANK == ODD else 1)
-
-    @torch.compile(backend="eager")
-    def step(x):
-        if x.sum() > 0:
-            x = x / funcol.all_reduce(x.abs().amax().reshape(1), "max", dist.group.WORLD)
-        return funcol.all_reduce(x, "sum", dist.group.WORLD) + 1
-
-    step(shard)
-
-
-def skipped(x):
-    """The leader's third request is none, and the workers do not hear of it."""
-    for request in ("infer", "infer", "none" if RANK == ODD else "infer"):
-        if request == "infer":
-            mean(x)
-    mean(x)
 
 
 class Dedupe(CustomGraphPass):
@@ -270,25 +190,16 @@ def stale(x):
         dist.barrier(group)
 
 
-def leader(x, step):
-    """Rank 0 puts its plan into the store after its step, and the workers wait for it there."""
-    store = dist.distributed_c10d._get_default_store()
+def wedged(x):
+    """Rank 0 puts its plan into the store after its step, which never ends; the workers wait for it there."""
+    store, lock = dist.distributed_c10d._get_default_store(), threading.Lock()
     if RANK == 0:
-        step()
+        lock.acquire()
+        lock.acquire()
         store.set("plan", "infer")
     else:
         store.wait(["plan"], datetime.timedelta(seconds=TIMEOUT))
     mean(x)
-
-
-def wedged(x):
-    lock = threading.Lock()
-    lock.acquire()
-    leader(x, lock.acquire)
-
-
-def orphan(x):
-    leader(x, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def main(name):

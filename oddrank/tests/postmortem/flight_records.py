@@ -9,21 +9,17 @@ from oddrank.postmortem.folder import gather
 from oddrank.postmortem.judgement import judge
 
 DATA = Path(__file__).parents[3] / "data"  # of the checkout: recorded jobs
+TIMEOUT = (
+    "[/a/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+)
+CLOSED = "[/a/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2344."
 
 
 def entry(seq, op="nccl:all_reduce", size=1024, group="0", desc="default_pg", line=10, done=True, **more):
     """A call as torch 2.13 records it, with the keys of a record from an H100."""
-    frames = [
-        {
-            "filename": "site-packages/torch/distributed/distributed_c10d.py",
-            "line": 3245,
-            "name": "all_reduce",
-        }
-    ]
-    frames += [
-        {"filename": "train.py", "line": line, "name": "step"},
-        {"filename": "train.py", "line": 1, "name": "main"},
-    ]
+    c10d = "site-packages/torch/distributed/distributed_c10d.py"
+    stack = ((c10d, 3245, "all_reduce"), ("train.py", line, "step"), ("train.py", 1, "main"))
+    frames = [dict(zip(("filename", "line", "name"), frame, strict=True)) for frame in stack]
     held = {
         "collective_seq_id": seq,
         "frames": frames,
@@ -67,3 +63,13 @@ def verdict_on(folder):
 def text_of(verdict) -> str:
     """Its sentences with their evidence, a line each."""
     return "\n".join(map(str, [verdict.head, *verdict.chain]))
+
+
+def failed(rank: int, line: int, text: str, kind: str = "RuntimeError") -> str:
+    """What a rank prints under torchrun where an error ends it."""
+    lines = (
+        "Traceback (most recent call last):",
+        f'  File "/a/train.py", line {line}, in step',
+        f"{kind}: {text}",
+    )
+    return "".join(f"[rank{rank}]: {one}\n" for one in lines)

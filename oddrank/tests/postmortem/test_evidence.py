@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from flight_records import dump, entry, text_of, verdict_on
+from flight_records import CLOSED, TIMEOUT, dump, entry, failed, text_of, verdict_on
 from oddrank.postmortem.activity import activity
 
 GLOO = "gloo:all_reduce"
-
-
-def failed(rank: int, line: int, text: str) -> str:
-    """What a rank prints under torchrun where an error ends it."""
-    lines = (
-        "Traceback (most recent call last):",
-        f'  File "/a/train.py", line {line}, in step',
-        f"RuntimeError: {text}",
-    )
-    return "".join(f"[rank{rank}]: {one}\n" for one in lines)
-
-
-TIMEOUT = (
-    "[/a/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
-)
-CLOSED = "[/a/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2344."
 
 
 def test_a_record_of_the_start_is_not_compared_with_those_of_the_end(tmp_path):
@@ -407,3 +391,48 @@ def test_a_rank_without_a_record_ended_at_the_line_of_one_side(tmp_path):
     dump(tmp_path, 2, [entry(1, op=GLOO), entry(2, op="gloo:all_gather", line=22)], {"0": range(3)})
     (tmp_path / "log_0.txt").write_text(failed(0, 22, CLOSED))
     assert "of which there is no record" not in text_of(verdict_on(tmp_path)[0])
+
+
+def test_calls_at_other_lines_before_the_difference_are_said(tmp_path):
+    """The third request of rank 1 was none: its call after the loop meets the others' third one."""
+    for rank, lines in enumerate(((20, 20, 20, 30), (20, 20, 30), (20, 20, 20, 30))):
+        calls = [entry(n, line=line, done=n < 4) for n, line in enumerate(lines, 1)]
+        dump(tmp_path, rank, calls, {"0": range(3)})
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks, found.difference.seq) == ("difference", [1], 4)
+    said = "at collective 3 of default_pg, the ranks made like calls at different lines: rank 1 at train.py:30 in step"
+    assert said in text_of(found) and "ranks 0, 2 at train.py:20 in step" in text_of(found)
+
+
+def test_a_call_in_another_group_at_the_same_line_is_said(tmp_path):
+    world, mesh = entry(2, line=30, done=False), entry(1, group="1", desc="mesh", line=30)
+    dump(tmp_path, 0, [entry(1), world], {"0": range(2), "1": range(2)})
+    dump(tmp_path, 1, [entry(1), mesh | {"time_created_ns": world["time_created_ns"]}], {"0": range(2)})
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks, found.difference.seq) == ("difference", [1], 2)
+    said = (
+        "at the line where rank 0 called all_reduce of default_pg, rank 1's last call is of mesh: all_reduce"
+    )
+    assert said in text_of(
+        found
+    ) and "rank 1's last call is all_reduce([1024] Float) number 1 of mesh" in text_of(found)
+
+
+def test_a_rank_with_another_graph_is_named(tmp_path):
+    """Where gloo has ended a rank that got another size, and where the records differ."""
+    for rank in range(3):
+        graph = f'"has_payload": "{"b" if rank == 1 else "a"}", "dynamo_output_graph": {{"sizes": {{}}}}'
+        said = (
+            f'V1128 03:04:14.1 7 a.py:1] {{"rank": {rank}, "frame_id": 1, "frame_compile_id": 0, {graph}}}\n'
+        )
+        (tmp_path / f"trace_rank_{rank}.log").write_text(said)
+    abort = "op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match expected size.\n"
+    (tmp_path / "log_0.txt").write_text(abort)
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks) == ("difference", [1])
+    assert "rank 0 aborted, because a peer sent 8 bytes" in text_of(found)
+    assert "rank 1 has another graph of compile [1/0] than ranks 0, 2" in text_of(found)
+    (tmp_path / "log_0.txt").unlink()
+    for rank, op in enumerate((GLOO, "gloo:broadcast", GLOO)):
+        dump(tmp_path, rank, [entry(1, op=GLOO), entry(2, op=op)], {"0": range(3)})
+    assert "ranks 1 and 0 have different graphs of compile [1/0]" in text_of(verdict_on(tmp_path)[0])

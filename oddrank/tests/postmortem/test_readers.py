@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import quoted
-from flight_records import DATA, dump, entry, text_of, verdict_on
+from flight_records import CLOSED, DATA, dump, entry, failed, text_of, verdict_on
 from oddrank.command import main
 
 PYSPY = """\
@@ -25,11 +25,6 @@ WATCHDOG = (
     "[rank{0}]:[E1126 11:14:25.171 ProcessGroupNCCL.cpp:730] [Rank {0}] Watchdog caught collective operation timeout:"
     " WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=8, NumelOut=8, Timeout(ms)=8000) ran for 8010 milliseconds before"
     " timing out.\n"
-)
-RAISED = (
-    "[rank{0}]: Traceback (most recent call last):\n"
-    '[rank{0}]:   File "/a/train.py", line {1}, in step\n'
-    "[rank{0}]: {2}\n"
 )
 
 
@@ -64,6 +59,20 @@ def test_a_compile_that_took_longer_than_the_timeout(tmp_path):
     assert "compiled" not in text_of(verdict_on(tmp_path)[0])
 
 
+def test_a_compile_that_ends_in_one_file_is_open_in_none(tmp_path):
+    """The trace of rank 1, whose rank stands in it late, is cut off before its log."""
+    stalled(tmp_path)
+    said = (
+        '{"frame_id": 0, "frame_compile_id": 0, "dynamo_start": {"stack": []}}',
+        '{"rank": 1, "str": ["a", 1]}',
+    )
+    (tmp_path / "torch_trace.log").write_text("".join(f"V1128 03:00:01.1 7 a.py:1] {one}\n" for one in said))
+    assert "rank 1 was compiling [0/0]" in text_of(verdict_on(tmp_path)[0])
+    log = BEGIN.format(rank=1, at=1, pid=7) + END.format(rank=1, at=2, pid=7)
+    (tmp_path / "log_1.txt").write_text(log)
+    assert "was compiling" not in text_of(verdict_on(tmp_path)[0])
+
+
 def test_a_cache_that_hits_on_one_rank_only(tmp_path):
     stalled(tmp_path)
     for rank, what in ((0, "hit"), (1, "miss")):
@@ -90,17 +99,12 @@ def test_a_launcher_numbers_files_by_node_and_torch_by_rank(tmp_path):
 
 def test_errors_of_others_are_no_cause(tmp_path):
     """Rank 0 lost its peer, rank 2 was ended by the launcher; rank 1 raised, in an error that has two lines."""
-    (tmp_path / "log_0.txt").write_text(
-        RAISED.format(0, 30, "RuntimeError: [/x/gloo/pair.cc:5] Connection closed by peer [::1]:3")
-    )
-    (tmp_path / "log_1.txt").write_text(
-        RAISED.format(
-            1, 20, "torch._dynamo.exc.BackendCompilerFailed: backend='b' raised:\n[rank1]: TypeError: no len"
-        )
-    )
-    (tmp_path / "log_2.txt").write_text(
-        RAISED.format(2, 30, "torch.distributed.DistBackendError: NCCL communicator was aborted")
-    )
+    compiler = "torch._dynamo.exc.BackendCompilerFailed"
+    two = "backend='b' raised:\n[rank1]: TypeError: no len"
+    aborted = "NCCL communicator was aborted"
+    (tmp_path / "log_0.txt").write_text(failed(0, 30, CLOSED))
+    (tmp_path / "log_1.txt").write_text(failed(1, 20, two, compiler))
+    (tmp_path / "log_2.txt").write_text(failed(2, 30, aborted, "torch.distributed.DistBackendError"))
     found, _ = verdict_on(tmp_path)
     assert (found.kind, found.ranks) == ("dead", [1])
     assert "raised: TypeError: no len, at train.py:20 in step  [log_1.txt:3]" in text_of(found)
@@ -143,11 +147,9 @@ def test_the_page_quotes_what_the_command_prints(tmp_path, monkeypatch, capsys):
 
 
 def test_a_group_of_gloo_that_cannot_be_made_is_no_death_of_a_rank(tmp_path):
-    error = (
-        "RuntimeError: Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
-    )
+    error = "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
     for rank in range(2):
-        (tmp_path / f"log_{rank}.txt").write_text(RAISED.format(rank, 20, error))
+        (tmp_path / f"log_{rank}.txt").write_text(failed(rank, 20, error))
     assert verdict_on(tmp_path)[0].kind != "dead"
 
 

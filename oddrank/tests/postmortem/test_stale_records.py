@@ -137,6 +137,16 @@ def test_only_the_source_of_a_scatter_has_inputs(none, tmp_path):
     assert "rank 2: scatter([4] Half) number 1" in text_of(found)
 
 
+def test_ranks_may_give_an_all_gather_parts_of_other_sizes(tmp_path):
+    for rank in range(3):
+        part = entry(1, op="nccl:all_gather", size=4 + rank) | {"output_sizes": [[15]]}
+        dump(tmp_path, rank, [part, entry(2)], {"0": range(3)})
+    assert verdict_on(tmp_path)[0].kind == "nothing wrong"
+    dump(tmp_path, 2, [part | {"output_sizes": [[16]]}, entry(2)], {"0": range(3)})
+    found, _ = verdict_on(tmp_path)
+    assert (found.kind, found.ranks, found.difference.what) == ("difference", [2], "size")
+
+
 def test_what_is_left_is_compared_after_a_record_was_set_aside(tmp_path):
     """gloo's records name no members. Rank 3 wrote its record at the start; rank 1 left out the sixth call."""
     for rank in range(4):

@@ -1,5 +1,10 @@
-"""Rank 1 gets a batch of another size after the recorded steps and compiles again; rank 0 fails meanwhile."""
+"""Rank 1 gets a batch of another size after the recorded steps and compiles again: python late_size.py KIND FILE.
 
+late: rank 0 fails meanwhile. killed: rank 1 is killed in the compile, and rank 0 waits for it.
+"""
+
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -8,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-COMPILING = Path(sys.argv[1])  # made by rank 1 as soon as it compiles again
+KIND, COMPILING = sys.argv[1], Path(sys.argv[2])  # made by rank 1 as soon as it compiles again
 seen = []
 
 
@@ -16,6 +21,8 @@ def backend(graph, inputs):
     seen.append(graph)
     if len(seen) == 2:
         COMPILING.touch()
+        if KIND == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
     return graph.forward
 
@@ -37,6 +44,8 @@ for step in range(6):
     late = dist.get_rank() == 1 and step == 5
     net(torch.ones(24 if late else 16, 4)).sum().backward()
     opt.step()
+if KIND == "killed":
+    dist.all_reduce(torch.ones(1))
 while not COMPILING.exists():
     time.sleep(0.05)
 raise RuntimeError("rank 1 did not come")

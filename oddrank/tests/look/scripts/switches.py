@@ -44,9 +44,9 @@ def train(model, width=16):
         opt.zero_grad()
 
 
-def cut(width):
+def cut():
     """DDP's first bucket holds 1 MiB, which is one layer of width 512."""
-    train(torch.compile(DistributedDataParallel(Net(width)), backend="eager"), width)
+    train(torch.compile(DistributedDataParallel(Net(512)), backend="eager"), 512)
 
 
 def sharded(at, names):
@@ -83,12 +83,12 @@ def gathered(names=2):
             forward([torch.ones(8, 16) * i for i in range(names)], torch.ones(16, 16))
 
 
-def one_rank(looks_up):
+def one_rank():
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
 
     @torch.compile
     def forward(x):
-        return funcol.all_reduce(x * 2, "sum", mesh) if looks_up else x * 2
+        return funcol.all_reduce(x * 2, "sum", mesh)
 
     with torch.no_grad(), torch.distributed.config.patch(compile_on_one_rank=True):
         for _ in range(STEPS):
@@ -100,7 +100,7 @@ def switched(name, value, names=2):
         gathered(names)
 
 
-def overlapped(names):
+def overlapped():
     """Overlap scheduling with stated rates: without triton it cannot ask the machine for them."""
     rates = dict(get_gpu_dram_gbps=lambda: 50.0, get_device_dram_gbps=lambda device=None: 50.0)
     rates |= dict(get_device_tflops=lambda dtype, device=None: 0.05)
@@ -111,22 +111,18 @@ def overlapped(names):
         mock.patch.multiple("torch.utils._runtime_estimation", create=True, **rates),
         inductor.patch({name: value for name, value in later.items() if name in known}),
     ):
-        switched(f"{settings}enable_overlap_scheduling", True, names)
+        switched(f"{settings}enable_overlap_scheduling", True, 4)
 
 
 KINDS = {
     "no switch": gathered,
-    "cut": lambda: cut(512),
-    "one bucket": lambda: cut(16),
+    "cut": cut,
     "prefetch": lambda: train(sharded(0, 1)),
     "late prefetch": lambda: train(sharded(1, 0)),
     "bypass": bypass,
     "bucket": lambda: switched("bucket_all_gathers_fx", "all"),
-    "lone gather": lambda: switched("bucket_all_gathers_fx", "all", 1),
-    "overlap": lambda: overlapped(4),
-    "nothing to overlap": lambda: overlapped(0),
-    "one rank": lambda: one_rank(True),
-    "one rank, no lookup": lambda: one_rank(False),
+    "overlap": overlapped,
+    "one rank": one_rank,
 }
 
 

@@ -29,6 +29,7 @@ def main():
     torch.manual_seed(0)
     model = torch.compile(DDP(Policy()), backend="eager")
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(1 + dist.get_rank())
     for step in range(12):
         loss, metrics = model(torch.randn(32, 64), torch.randn(32, 8))
         loss.backward()

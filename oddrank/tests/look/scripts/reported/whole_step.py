@@ -8,7 +8,7 @@ m = torch.nn.Linear(8, 8)
 opt = torch.optim.SGD(m.parameters(), lr=0.1)
 
 
-@torch.compile
+@torch.compile(backend="aot_eager")
 def train_step(x):
     m(x).sum().backward()
     opt.step()

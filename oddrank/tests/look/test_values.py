@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,22 +11,14 @@ from oddrank.look.program import followed
 from oddrank.look.steps import Options
 from torch import nn
 
-import labkit
-
-
-@pytest.fixture(scope="module")
-def one():
-    with labkit.Ranks(1, device="cpu", quiet=True) as ranks:
-        yield ranks
-
 
 @pytest.fixture
-def kept(one, tmp_path):
-    """Run a program on a rank, and let it write what it computed to a folder of this name, as rank 0 or another."""
+def kept(ranks, tmp_path):
+    """Run a program, and let it write what it computed to a folder of this name, as rank 0 or another."""
 
     def run(name, program, rank=0):
         (tmp_path / name).mkdir(exist_ok=True)
-        one.run(follow, program, str(tmp_path / name / f"values-{rank}.pt"))
+        ranks.run(follow, program, tmp_path / name / f"values-{rank}.pt")
         return tmp_path / name
 
     return run
@@ -35,7 +26,7 @@ def kept(one, tmp_path):
 
 def follow(program, path):
     torch._dynamo.reset()
-    with followed(Options(1, 2, values=True), lambda steps: steps.keep_values(Path(path))):
+    with followed(Options(1, 2, values=True), lambda steps: steps.keep_values(path)):
         program()
 
 
@@ -142,31 +133,22 @@ def test_numbers_of_every_kind(tmp_path):
     def of(tensor):
         return values.compare(tensor, tensor.clone().fill_(1), None, "here")
 
-    for dtype in (
-        torch.float8_e4m3fn,
-        torch.bfloat16,
-        torch.float64,
-        torch.int8,
-        torch.complex64,
-        torch.bool,
-    ):
+    float8 = torch.float8_e4m3fn
+    for dtype in (float8, torch.bfloat16, torch.float64, torch.int8, torch.complex64, torch.bool):
         one = of(torch.zeros(3, dtype=dtype))
         assert (one.absolute, one.equal, one.close) == (1.0, False, False), dtype
     zero = torch.zeros(2)
     assert not values.compare(zero, -zero, None, "").equal and values.compare(zero, -zero, None, "").close
     assert of(torch.full((2,), math.inf)).absolute == math.inf
+    a, b = (torch.tensor([math.nan, one]) for one in (1.0, 2.0))
+    assert values.compare(a, b, None, "").absolute == 1.0, "the NaN of both is no difference"
     assert values.compare(zero.new_zeros(0), zero.new_zeros(0), None, "").equal
 
 
 def test_a_file_that_holds_something_else_is_refused(tmp_path):
     path = tmp_path / "values-0.pt"
-    for body in (
-        b"",
-        b"nothing",
-        {"losses": {}},
-        {kind: {"a": 1} for kind in values.KINDS},
-        [nn.Linear(1, 1)],
-    ):
+    numbers = {kind: {"a": 1} for kind in values.KINDS}
+    for body in (b"", b"nothing", {"losses": {}}, numbers, [nn.Linear(1, 1)]):
         path.write_bytes(body) if isinstance(body, bytes) else torch.save(body, path)
         with pytest.raises(ValueError, match="values-0.pt holds no values of a rank"):
             values.load(tmp_path)
