@@ -60,6 +60,18 @@ def test_the_last_collectives_say_their_ranks_where_they_are_of_several_groups()
     assert last(("1", ()), world)[0] == "    1  all_reduce (4,) float32", "members that are not known"
 
 
+def test_sizes_of_an_exchange_are_no_difference_between_ranks():
+    def exchange(number, rows):
+        return Collective("0", number, "all_to_all_single", ((rows, 4),), ("float32",), "", True)
+
+    ended = [exchange(1, 17)], [exchange(1, 47)]
+    assert differences([outcome(rank, *calls) for rank, calls in enumerate(ended)]) == []
+    (other,) = differences(
+        [outcome(0, *ended[0], exchange(2, 32)), outcome(1, *ended[1], call("all_reduce", 2))]
+    )
+    assert str(other).startswith("First difference, at collective 2:") and "rank 1  all_reduce" in str(other)
+
+
 def test_messages_are_no_difference_between_ranks():
     sends, receives = call("send 0->1", 1, True), call("recv 1<-0", 1, True)
     same = call("all_reduce", 1)

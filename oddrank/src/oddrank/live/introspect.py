@@ -46,6 +46,8 @@ _C10D = f"{_DISTRIBUTED}distributed_c10d.py"
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "short": 2}
 _BYTES |= {"byte": 1, "char": 1, "bool": 1, "complexfloat": 8, "complexdouble": 16}
 _MESSAGES = {"send": "to", "recv": "from"}
+# collectives whose tensors may differ between ranks: by the splits, or because only the root has some
+_UNEVEN = ("all_to_all", "alltoall", "scatter", "gather", "barrier")
 _SLEEPS = {"x86_64": ("35", "230"), "aarch64": ("101", "115")}.get(os.uname().machine, ())
 
 
@@ -85,7 +87,12 @@ class Collective:
     @property
     def signature(self) -> tuple[Any, ...]:
         """What has to be the same on all ranks."""
-        return self.op, self.shapes, self.dtypes
+        return (self.op, self.shapes, self.dtypes) if self.even else (self.op,)
+
+    @property
+    def even(self) -> bool:
+        """Whether its tensors have to be alike on all ranks."""
+        return not self.op.lstrip("_").startswith(_UNEVEN)
 
     @property
     def nbytes(self) -> int:

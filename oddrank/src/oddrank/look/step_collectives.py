@@ -23,8 +23,6 @@ TYPES = {
     "owner": "str",
     "bytes": "int64",
 }
-# their tensors may differ between ranks: by the splits, or because only the root has some
-_OWN_SHAPES = ("all_to_all", "alltoall", "scatter", "gather", "barrier")
 
 
 def take(rank: int, since_ns: int) -> pd.DataFrame:
@@ -93,7 +91,7 @@ def compared(table: pd.DataFrame) -> str:
 
 
 def _tensors(call: introspect.Collective) -> str:
-    if call.op.lstrip("_").startswith(_OWN_SHAPES):
+    if not call.even:
         return ""
     return ", ".join(
         f"{json.dumps(shape)} {dtype}" for shape, dtype in zip(call.shapes, call.dtypes, strict=False)
