@@ -116,6 +116,8 @@ class Region:
     @property
     def said(self) -> str:
         """How far it is apart, in words."""
+        if not self.gap:
+            return "equal to the last bit"
         far = f"{self.of} is {self.gap:.2g} from eager's, of numbers up to {self.size:.2g}"
         if self.compiled is not None:
             far += f"; from float64 it is {self.compiled:.2g}, and eager is {self.eager:.2g}"
