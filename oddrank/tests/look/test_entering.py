@@ -21,7 +21,7 @@ def enters(
 ) -> dict:
     sketch = "" if held is None else json.dumps([held, held / 2, -held, 0.0])
     row = {"kind": ENTERS, "place": "train.py:9", "dimension": "tp", "ranks": ranks, "number": 0}
-    return row | {"alike": alike, "sketch": sketch, "tolerance": tolerance} | more
+    return row | {"alike": alike, "what": "int64 [2]", "sketch": sketch, "tolerance": tolerance} | more
 
 
 def given(held: float, tolerance: float = 0.0) -> dict:
@@ -50,9 +50,13 @@ def test_what_a_graph_holds_is_told_by_the_first_input_of_compiled_calls():
     (said,) = told([enters(), given(3.0)], [enters(), given(4.0)])
     assert said.startswith("train.py:9: what a compiled call is given enters DTensor here")
     assert told([enters(), given(3.0)], [enters(), given(3.0)]) == []
-    # with sequence parallelism the ranks of a group enter parts; of what was seen entering, the input says nothing
-    part = enters(alike=False, place="train.py:11")
-    assert told([enters(), part, given(3.0)], [enters(), part, given(4.0)]) == []
+    # a part enters a later layer; with sequence parallelism it enters the first, or what enters is not what is given
+    part = enters(alike=False, place="train.py:11", number=1)
+    assert len(told([enters(), part, given(3.0)], [enters(), part, given(4.0)])) == 1
+    assert told([part, enters(), given(3.0)], [part, enters(), given(4.0)]) == []
+    other = enters(what="float32 [2, 8]")
+    assert told([other, given(3.0)], [other, given(4.0)]) == []
+    # of what was seen entering, the input of a compiled call says nothing
     assert told([enters(held=1.0), given(3.0)], [enters(held=1.0), given(4.0)]) == []
     assert told([given(3.0)], [given(4.0)]) == [], "data parallelism enters nothing"
 
@@ -70,4 +74,5 @@ def test_a_tensor_parallel_job_with_a_batch_for_each_rank_is_told(tmp_path):
     words = ["-m", "oddrank", "look", str(SCRIPT), "own", "aot_eager"]
     ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=900)
     said = "what a compiled call is given enters DTensor here, taken for replicated over dimension tensor"
-    assert ran.returncode == 0 and f"(Tagger.forward): {said}" in ran.stdout, ran.stdout + ran.stderr
+    line = 1 + SCRIPT.read_text().splitlines().index("    model(ids).logsumexp(-1).mean().backward()")
+    assert ran.returncode == 0 and f"tensor_parallel.py:{line}: {said}" in ran.stdout, ran.stdout + ran.stderr

@@ -35,7 +35,7 @@ TYPES = {
     "ranks": "str",
     "number": "int64",
 }
-TYPES |= {"alike": "bool", "sketch": "str", "tolerance": "float64"}
+TYPES |= {"alike": "bool", "what": "str", "sketch": "str", "tolerance": "float64"}
 ENTERS, GIVEN = "enters DTensor", "first input of a compiled call"
 MOST = 16  # tensors at one line
 
@@ -91,7 +91,7 @@ class Entering:
                     if alike and not traced and sketch is None:
                         sketch = sketch_of(tensor)
                     kept = _kept(sketch if alike else None, tensor.dtype)
-                    self._rows.append((ENTERS, place, dimension, ranks, number, alike, *kept))
+                    self._rows.append((ENTERS, place, dimension, ranks, number, alike, _what(tensor), *kept))
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._first = self._first or self._steps.found
@@ -104,7 +104,8 @@ class Entering:
             number = self._counts[GIVEN, ""]
             self._counts[GIVEN, ""] += 1
             if number < MOST:
-                self._rows.append((GIVEN, "", "", "", number, False, *_kept(sketch_of(one), one.dtype)))
+                kept = _kept(sketch_of(one), one.dtype)
+                self._rows.append((GIVEN, "", "", "", number, False, _what(one), *kept))
 
     def table(self) -> pd.DataFrame:
         """Make the table of these tensors on one rank; its columns are those of `TYPES`, without rank."""
@@ -113,11 +114,16 @@ class Entering:
 
 def _dimensions(mesh: Any, placements: Any) -> Iterator[tuple[str, str, bool]]:
     """The dimensions of a mesh with several ranks: name, ranks along it, and whether a tensor is replicated there."""
-    here, names = mesh.get_coordinate(), mesh.mesh_dim_names or range(mesh.ndim)
-    for i, (name, placement) in enumerate(zip(names, placements, strict=True)):
-        if here is not None and mesh.size(i) > 1:
-            at = tuple(slice(None) if i == j else here[j] for j in range(mesh.ndim))
-            yield str(name), ",".join(map(str, sorted(mesh.mesh[at].tolist()))), placement.is_replicate()
+    for i, (name, placement) in enumerate(
+        zip(mesh.mesh_dim_names or range(mesh.ndim), placements, strict=True)
+    ):
+        ranks = replicas.members(mesh.get_group(i))  # without operators, which a graph would hold
+        if len(ranks) > 1:
+            yield str(name), ",".join(map(str, ranks)), placement.is_replicate()
+
+
+def _what(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def _kept(sketch: torch.Tensor | None, dtype: torch.dtype) -> tuple[str, float]:
@@ -129,8 +135,8 @@ def _kept(sketch: torch.Tensor | None, dtype: torch.dtype) -> tuple[str, float]:
 def unlike(table: pd.DataFrame) -> list[Finding]:
     """Describe inputs that are taken for replicated and differ between ranks, each line once.
 
-    Where a graph holds the call of `from_local`, its values are not seen. Then the first inputs of the compiled calls
-    are compared, if all that enters along that dimension of the mesh is replicated.
+    Where a graph holds the calls of `from_local`, their values are not seen. Then first inputs of compiled calls are
+    compared, if what enters first along that dimension of the mesh is replicated, and has their dtype and shape.
 
     Args:
         table: What all ranks noted, with the columns of `TYPES`.
@@ -146,11 +152,12 @@ def unlike(table: pd.DataFrame) -> list[Finding]:
             found.setdefault((place, dimension), _finding(place, said, dimension, sizes))
     given = table[table["kind"] == GIVEN]
     for (dimension, ranks), rows in enters.groupby(["dimension", "ranks"], sort=False):
-        if not rows["alike"].all() or (rows["sketch"] != "").any():
+        first = rows.iloc[0]
+        if not first["alike"] or (rows["sketch"] != "").any():
             continue
-        for _, of in given.groupby("number"):
+        for _, of in given[given["what"] == first["what"]].groupby("number"):
             if sizes := _apart(of[of["rank"].astype(str).isin(ranks.split(","))], ranks):
-                place = str(rows["place"].iloc[0])
+                place = str(first["place"])
                 said = "what a compiled call is given enters DTensor here"
                 found.setdefault((place, dimension), _finding(place, said, dimension, sizes))
     return list(found.values())
