@@ -43,6 +43,7 @@ class Made:
     recorded: int = 0
     module: Callable[[], Any] = field(default=lambda: None, repr=False)
     whole: bool = False  # whether the module itself is called, not one of its methods
+    inside: bool = False  # whether it was found in another one that was called: later the modules may be gone
 
     @classmethod
     def of(cls, model: Any, options: dict[str, Any]) -> Made:
@@ -143,7 +144,8 @@ def asked(made: list[Made]) -> pd.DataFrame:
     for one in made:
         module = one.module()
         others = [other.module() for other in made if other is not one and other.calls and other.whole]
-        inside = one.whole and any(module in other.modules() for other in others if other is not None)
-        about = (one.place, one.name, one.calls, one.recorded, inside)
+        held = module is not None and any(module in other.modules() for other in others if other is not None)
+        one.inside = one.inside or (one.whole and held)
+        about = (one.place, one.name, one.calls, one.recorded, one.inside)
         rows.append((*about, one.own, one.ddp, one.shared, one.dynamic))
     return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])

@@ -13,6 +13,7 @@ from oddrank.look import (
     checkpoints,
     crossed,
     entering,
+    epochs,
     rescaled,
     step_collectives,
     switches,
@@ -231,7 +232,7 @@ def _numbers(looked: Look) -> list[Cause]:
     """Inputs, messages and gradients that are wrong, without an error."""
     held = looked.held
     found = [*entering.unlike(held["entering"]), *crossed.crossed(held["crossed"])]
-    found += rescaled.rescaled(held["rescaled"])
+    found += [*rescaled.rescaled(held["rescaled"]), *epochs.repeated(held["epochs"])]
     return [_of(one, float("inf")) for one in found]
 
 

@@ -19,6 +19,7 @@ from oddrank.look import (
     costs,
     crossed,
     entering,
+    epochs,
     gradients,
     journal,
     program_source,
@@ -53,7 +54,7 @@ HELD |= {"names": weight_names.TYPES, "texts": TEXTS, "asked": callables.TYPES}
 HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen": training.SEEN}
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
 HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES}
-HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES}
+HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES, "epochs": epochs.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
@@ -496,6 +497,7 @@ def together(reports: list[Report]) -> Look:
     if cut:
         who = f"rank {' and '.join(map(str, cut))}"
         notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
+    notes += training.drawn_alike(held["seen"])
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)

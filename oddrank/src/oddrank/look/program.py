@@ -29,6 +29,7 @@ from oddrank.look.checkpoints import Loads
 from oddrank.look.choices import Choices
 from oddrank.look.crossed import Batches
 from oddrank.look.entering import Entering
+from oddrank.look.epochs import Epochs
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
@@ -141,9 +142,9 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     first: replicas.First = {}
     averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    scaling, entering = Scaling(steps), Entering(steps)
+    scaling, entering, orders = Scaling(steps), Entering(steps), Epochs(steps)
     steps.noted |= {"loads": loads.table, "crossed": batches.table}
-    steps.noted |= {"rescaled": scaling.table, "entering": entering.table}
+    steps.noted |= {"rescaled": scaling.table, "entering": entering.table, "epochs": orders.table}
     steps.begins = lambda: aside(averaging.own)
     leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
     values = Values(steps, each=options.way is not None)
@@ -153,6 +154,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.callback(entering.close)
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
+        last.enter_context(orders.watching())
         last.enter_context(names.watching())
         last.enter_context(batches.watching())
         last.enter_context(Choices().watching())

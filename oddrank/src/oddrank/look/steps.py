@@ -69,6 +69,7 @@ class Steps:
         found: Number of steps so far.
         open: Whether the last of them has not ended.
         calls: Number of compiled calls so far.
+        updates: Number of calls of an optimizer's step so far.
         rec: The record; None before the first recorded step.
         note: What kept it from recording, or from recording operators.
         since_ns: The `time.time_ns()` of the first recorded step; 0 before it.
@@ -97,7 +98,7 @@ class Steps:
     ) -> None:
         self.options, self._done, self._first = options, done, first
         self.began = time.monotonic()
-        self.found = self.calls = 0
+        self.found = self.calls = self.updates = 0
         self.rec: Record | None = None
         self.note = ""
         self.since_ns = 0
@@ -183,6 +184,7 @@ class Steps:
 
     def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
+        self.updates += 1
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True

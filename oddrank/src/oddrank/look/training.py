@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "b
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
 MOST = 4  # names that are listed
 _FSDP = "fully_shard"
+DREW = "random"
 
 
 class Training:
@@ -56,6 +58,7 @@ class Training:
         self._seen: list[tuple[int, str, str]] = []
         self._broken: list[tuple[str, int, str, str]] = []
         self._stepped: list[int] = []  # when each optimizer step ended
+        self._drawn = ""  # the state of the random generators at the end of the last step
 
     def listen(self) -> None:
         """Note them from now on."""
@@ -105,6 +108,7 @@ class Training:
 
     def _after(self, every: Sequence[torch.Tensor], before: set[int]) -> None:
         self._stepped.append(time.time_ns())
+        self._note_draws()
         with contextlib.suppress(Exception), torch.no_grad():
             zero = _zeros([p for p in every if p.grad is not None])
             for p in every:
@@ -112,6 +116,19 @@ class Training:
                 counts[0] += 1
                 counts[1] += p.grad is None and id(p) not in before
                 counts[2] += id(p) in zero
+
+    def _note_draws(self) -> None:
+        """Note the random generators where they have moved since the step before."""
+        with contextlib.suppress(Exception):
+            states = [torch.get_rng_state()]
+            if torch.cuda.is_initialized():
+                states.append(torch.cuda.get_rng_state())
+            before, self._drawn = (
+                self._drawn,
+                " ".join(str(zlib.crc32(one.numpy().tobytes())) for one in states),
+            )
+            if before and before != self._drawn:
+                self._seen.append((self._steps.found, DREW, self._drawn))
 
     # --- the tables ---
 
@@ -343,7 +360,7 @@ def batches(table: pd.DataFrame) -> list[Finding]:
     found = []
     for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
         named = ranks.split(",")
-        mine = rows[rows["rank"].astype(str).isin(named)]
+        mine = rows[rows["rank"].astype(str).isin(named) & (rows["kind"] != DREW)]
         each = [
             list(zip(of["step"], of["kind"], of["fingerprint"], strict=True))
             for _, of in mine.groupby("rank")
@@ -365,5 +382,37 @@ def batches(table: pd.DataFrame) -> list[Finding]:
     return found
 
 
+def drawn_alike(table: pd.DataFrame) -> list[str]:
+    """Ranks that average gradients, and drew the same random numbers for other inputs in every recorded step.
+
+    Args:
+        table: What all ranks noted, with the columns of `SEEN`.
+    """
+    said = []
+    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
+        named = ranks.split(",")
+        mine = rows[rows["rank"].astype(str).isin(named)]
+
+        def of(kind: str, mine: pd.DataFrame = mine) -> list[list[tuple[Any, Any]]]:
+            kept = mine[mine["kind"] == kind]
+            return [
+                list(zip(one["step"], one["fingerprint"], strict=True)) for _, one in kept.groupby("rank")
+            ]
+
+        drew, given = of(DREW), of("input")
+        alike = len(drew) == len(named) and all(one == drew[0] for one in drew)
+        # a loader draws, too, where an epoch begins
+        if (
+            alike
+            and len(drew[0]) == mine["step"].nunique() - 1 >= 2
+            and any(one != given[0] for one in given)
+        ):
+            said.append(
+                f"ranks {', '.join(named)} drew the same random numbers in each recorded step, for other inputs"
+                " (dropout, noise, augmentation): seed with the rank where each is to draw its own"
+            )
+    return said
+
+
 _HEARS = (Training._backward, Training._ended, Training._given, Training._trained, Training._after)
-hide_from_dynamo(*(one.__code__ for one in _HEARS), calls=True)
+hide_from_dynamo(*(one.__code__ for one in (*_HEARS, Training._note_draws)), calls=True)
