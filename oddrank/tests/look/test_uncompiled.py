@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -122,6 +123,13 @@ def between_regions():
 
     tagger = Tagger()
     train(torch.compile(Broken(tagger), backend=BACKEND), tagger)
+
+
+@pytest.fixture(autouse=True)
+def leave_no_module() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+    gc.collect()  # other tests look at all modules that are alive
 
 
 def told(program: Callable[[], None]) -> str:
