@@ -248,7 +248,7 @@ def test_a_collective_in_place_that_has_a_gradient_only_when_compiled_is_wrong(l
     status, body, said = look("--skip", "1", "--steps", "1", SCRIPT, "in-place", "--in-place")
     assert status == 1 and body["answer"]["kind"] == WRONG, said
     assert (
-        body["answer"]["where"] == "dist.all_reduce at eager.py:36"
+        body["answer"]["where"] == "dist.all_reduce at eager.py:38"
         and "0.up.weight" in body["answer"]["said"]
     )
     assert (tmp_path / "out" / "index.html").exists() and not list(tmp_path.glob("out/*/values-*.pt"))
