@@ -246,6 +246,7 @@ class _Rank:
     def _keep(self, steps: Steps) -> None:
         if os.getpid() != self.me:  # a script may fork
             return
+        self.watch.groups.look()  # a script may end before the watch looks
         with self.lock:
             self.backend = running.backend_of() or self.backend  # at the end the group may be gone
             program, rank = self.request.program, self.launch.rank

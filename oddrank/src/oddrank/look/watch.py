@@ -16,6 +16,7 @@ from typing import Any
 
 from oddrank.live.introspect import Activity, Inspector
 from oddrank.live.proc import IDLE, computed, stat
+from oddrank.look.kept_groups import KeptGroups
 from oddrank.look.rendezvous import Launch, Post
 
 __all__ = ["Limits", "Peers", "Stop", "Watch", "grace"]
@@ -131,6 +132,7 @@ class Watch:
         self._launch, self._post, self._peers, self._limits, self._end = launch, post, peers, limits, end
         self._began = time.monotonic()
         self._inspector = Inspector(lambda: True)
+        self.groups = KeptGroups()
         self._seen: Activity | None = None
         self._quiet = 0.0
         self._turn = 0
@@ -203,6 +205,7 @@ class Watch:
 
     def _look(self) -> Stop | None:
         self._turn += 1
+        self.groups.look()
         now = self._inspector.look()
         self._quiet = self._quiet + self._every if now.waits and now == self._seen else 0.0
         self._seen = now
