@@ -140,6 +140,8 @@ def gradient(*sums: float, kind: str = "to_local()", **more) -> list[dict]:
         (gradient(1.0, 1.004), ""),  # within the tolerance of its largest norm
         (gradient(1.0, 1.006), "the gradient that comes back to to_local() is taken for replicated over dimension tp"),
         (gradient(float("nan"), 1.0), "to_local()"),
+        (gradient(1.0, float("nan")), "to_local()"),
+        (gradient(float("nan"), float("nan")), ""),
         (gradient(1.0, 2.0)[:1], ""),  # of one rank only
         ([*gradient(1.0, 2.0), *gradient(1.0, 2.0)], ""),  # two models share a name
         (gradient(1.0, 2.0, kind="parameter", own="[Replicate()]"), ""),  # its values will show it

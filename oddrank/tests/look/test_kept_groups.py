@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import weakref
 
-from oddrank import torch_names
 from oddrank.look import kept_groups
+
+from oddrank import torch_names
 
 
 def test_a_group_is_freed_when_its_threads_have_come_to_rest(monkeypatch):

@@ -10,9 +10,10 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -210,9 +211,21 @@ def _apart(table: pd.DataFrame) -> Iterator[tuple[Any, dict[int, float], bool]]:
             continue
         sketches = {int(row.rank): json.loads(str(row.sketch)) for row in one.itertuples()}
         norms = {rank: numbers[0] for rank, numbers in sketches.items()}
-        bound = float(first["tolerance"]) * max(norms.values())
-        spread = [max(each) - min(each) for each in zip(*sketches.values(), strict=True)]
-        yield first, norms, any(not wide <= bound for wide in spread)
+        finite = [norm for norm in norms.values() if math.isfinite(norm)]
+        bound = float(first["tolerance"]) * max(finite, default=0.0)
+        spread = [_spread(each) for each in zip(*sketches.values(), strict=True)]
+        yield first, norms, any(wide > bound for wide in spread)
+
+
+def _spread(numbers: Sequence[float]) -> float:
+    """How far numbers are apart; none where all are the same, NaN and infinities included.
+
+    >>> _spread([1.0, 3.0]), _spread([math.nan, 1.0]), _spread([math.nan, math.nan])
+    (2.0, inf, 0.0)
+    """
+    if len(set(map(str, numbers))) == 1:
+        return 0.0
+    return max(numbers) - min(numbers) if all(map(math.isfinite, numbers)) else math.inf
 
 
 def wrong(table: pd.DataFrame) -> list[Finding]:

@@ -116,8 +116,18 @@ def _marked(fn: Callable[..., Any], steps: Steps) -> Any:
     if isinstance(holder, type) and hasattr(holder, name):
         return mock.patch.object(holder, name, wrapped(getattr(holder, name), steps.named))
     if not owner and name in known:
-        return mock.patch.dict(known, {name: wrapped(known[name], steps.named)})
+        return _replaced(known, name, wrapped(known[name], steps.named))
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _replaced(known: dict[str, Any], name: str, value: Any) -> Any:
+    """Let a global be another one in a block; Dynamo adds globals meanwhile, which stay."""
+    before, known[name] = known[name], value
+    try:
+        yield
+    finally:
+        known[name] = before
 
 
 @contextlib.contextmanager
