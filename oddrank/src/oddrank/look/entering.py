@@ -60,10 +60,11 @@ class Entering:
             original, replace = point
 
             @functools.wraps(original)
-            def forward(ctx: Any, tensor: Any, mesh: Any, placements: Any, check: Any, *more: Any) -> Any:
+            def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+                tensor, mesh, placements, check, *_ = (*args, None, None, None, True)
                 if not (check or self._steps.since_ns or torch.compiler.is_dynamo_compiling()):
                     self._note(tensor, mesh, placements)
-                return original(ctx, tensor, mesh, placements, check, *more)
+                return original(ctx, *args, **kwargs)
 
             torch_names.hide_from_dynamo(forward.__code__)  # type: ignore[attr-defined]
             self._undo.enter_context(replace(forward))

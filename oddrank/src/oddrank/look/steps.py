@@ -326,6 +326,7 @@ def watching(steps: Steps) -> Iterator[None]:
         if made is model:  # compiling is switched off
             return made
         steps.made.append(Made.of(model, options))
+        install().hook()  # before `seen`, which takes its own back in the end
         steps.seen.attach(options.get("backend", "inductor") == "inductor")
         around = functools.partial(steps.compiled, steps.made[-1])
         if isinstance(made, torch.nn.Module):

@@ -59,16 +59,21 @@ class Log(logging.Handler):
         ] = {}  # code that Dynamo made, and its compile's id
         self._hooked = False
 
+    def hook(self) -> None:
+        """Hear of bytecode and graphs from now on; called before others replace these functions for a while."""
+        if not self._hooked:
+            self._hooked = True
+            torch_names.bytecode_hook(self._bytecode)
+            torch_names.on_graph(self._graph)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Take one entry of torch's trace."""
         try:
             entry = trace_log.of_record(record.metadata, record.payload)  # type: ignore[attr-defined]
             if entry is None:
                 return
-            if entry.kind == "dynamo_start" and not self._hooked:
-                self._hooked = True  # not before: it needs Dynamo, which takes seconds to import
-                torch_names.bytecode_hook(self._bytecode)
-                torch_names.on_graph(self._graph)
+            if entry.kind == "dynamo_start":
+                self.hook()  # not before: it needs Dynamo, which takes seconds to import
             self.compiles.feed(entry, time.monotonic())
         except Exception as error:  # a reader of traces must not break what it reads
             self.error = f"{type(error).__name__}: {error}"

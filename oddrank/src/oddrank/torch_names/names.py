@@ -176,6 +176,7 @@ def on_graph(seen: Callable[[str, Any, Sequence[types.CodeType]], None]) -> Call
     """
     usual = require("torch._dynamo.output_graph.OutputGraph.call_user_compiler")
 
+    @functools.wraps(usual)
     def call(self: Any, gm: Any, *more: Any, **named: Any) -> Any:
         traced = getattr(getattr(self, "tracing_context", None), "traced_code", None) or ()
         seen(current_compile_id(), gm, traced)

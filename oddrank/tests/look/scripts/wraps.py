@@ -18,6 +18,7 @@ import torch.distributed.tensor
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+NATIVE = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 LOOK = os.path.join("oddrank", "look") + os.sep
 
 
@@ -48,8 +49,13 @@ def wrappers():
     for owner in owners.values():
         for name, held in list(vars(owner).items()):
             fn = held.__func__ if type(held) in (staticmethod, classmethod) else held
-            if type(fn) is types.FunctionType and LOOK in fn.__code__.co_filename:
+            if type(fn) is types.FunctionType and LOOK in fn.__code__.co_filename and not native(fn):
                 yield f"{owner.__name__}.{name}", name, fn
+
+
+def native(fn):
+    """Whether a wrapper holds a function of C, such as Tensor.item: it passes on whatever it is given."""
+    return any(type(cell.cell_contents) in NATIVE for cell in fn.__closure__ or ())
 
 
 def inner(fn, name):
