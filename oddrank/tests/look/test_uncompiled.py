@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
-from oddrank.look import uncompiled
+from oddrank.look import program_source, uncompiled
 from oddrank.look.steps import Options, Steps, watching
+from oddrank.record.tables import Compile, Mark, Table, Tables
 from torch import nn
 
 BACKEND = "eager"
@@ -166,3 +169,27 @@ def test_a_module_that_runs_in_eager_is_told_with_its_calls():
 )
 def test_what_is_meant_or_compiled_is_not_told(program):
     assert told(program) == ""
+
+
+@pytest.mark.parametrize("calls", [4, 2])
+def test_the_source_says_where_a_compiled_forward_ran_in_eager_too(tmp_path, calls):
+    (tmp_path / "net.py").write_text("class Net:\n    def forward(self, x):\n        return x.sin()\n")
+    file = str(tmp_path / "net.py")
+    graph = Compile(0, "0/0", file, 2, "Net.forward", outcome="graph", operators=1)
+    sine = Mark(0, "0/0", file, 3, "Net.forward", "op", "dynamo", ".sin", "f32[4]")
+    kept = pd.DataFrame(
+        [(file, program_source.WHOLE, Path(file).read_text())], columns=["file", "line", "text"]
+    )
+    row = {
+        "rank": 0,
+        "name": "Net",
+        "made": "Task.forward at a.py:9",
+        "compiled": 8,
+        "place": "a.py:7 (check)",
+    }
+    around = pd.DataFrame([row | {"calls": calls, "shapes": 1, "file": "net.py", "line": 2}])
+    tables = Tables(Table(Compile, [graph]), Table(Mark, [sine]))
+    (section,) = program_source.annotated(tables, kept, around).listing.sections
+    said = [f"{note.kind}: {note.words}" for note in section.rows[0].notes]
+    assert said == ["def: 4 times from a.py:7 (check), around what is compiled"] * (calls == 4)
+    assert section.rows[1].cells[0].graphs == ("A",)

@@ -328,7 +328,7 @@ class Look:
         """The program's source, and what each rank did at each line."""
         version, ran = str(self.provenance.get("torch", "")), self.record
         lines = replace(self.lines, torch=version, collectives=ran.collectives, profiled=ran.profiled)
-        return program_source.annotated(lines, self.held["sources"])
+        return program_source.annotated(lines, self.held["sources"], self.held["around"])
 
     def guard_of(self, name: str, rank: int) -> str:
         """Return in words why a rank compiled a function again, with the guard itself."""

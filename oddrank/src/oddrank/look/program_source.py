@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from oddrank.look import rows
+from oddrank.look import rows, uncompiled
 from oddrank.page import SOURCE_STYLE
 from oddrank.places import is_library
 from oddrank.record import Line, Mark, Table, Tables, read
 from oddrank.record.source import Sources
 from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
+from oddrank.source.listing import Listing, Note
 
 __all__ = ["TYPES", "annotated", "of_traces", "parts", "recorded", "texts"]
 
@@ -67,12 +68,13 @@ def parts(drawn: AnnotatedSource | None) -> list[str]:
     return [HEADING, SOURCE_STYLE, drawn._repr_html_()] if drawn else []
 
 
-def annotated(lines: Tables, kept: pd.DataFrame) -> AnnotatedSource:
+def annotated(lines: Tables, kept: pd.DataFrame, around: pd.DataFrame | None = None) -> AnnotatedSource:
     """Annotate the source of what ranks compiled and ran.
 
     Args:
         lines: What they compiled, with operators and runs, and the collectives of the recorded steps.
         kept: What `texts` kept.
+        around: Calls of modules around what is compiled of them, with the columns of `uncompiled.TYPES`.
     """
     each = list(zip(kept["file"], kept["line"], kept["text"], strict=True))
     whole = {file: text for file, line, text in reversed(each) if line == WHOLE}
@@ -85,7 +87,22 @@ def annotated(lines: Tables, kept: pd.DataFrame) -> AnnotatedSource:
         Mark, (mark if mark.kind in rows.LEFT_OUT else mark.without_paths() for mark in lines.marks)
     )
     drawn = replace(lines, marks=marks, code=quoted)
-    return AnnotatedSource(listing(drawn, libraries=True, sources=_Kept(whole)))
+    made = listing(drawn, libraries=True, sources=_Kept(whole))
+    if around is not None:
+        _note_eager(made, around)
+    return AnnotatedSource(made)
+
+
+def _note_eager(made: Listing, around: pd.DataFrame) -> None:
+    """Say at a function that is compiled where it ran in eager, too."""
+    told = uncompiled.often(around).groupby(["file", "line", "place"], sort=False)
+    for (file, line, place), calls in told:
+        ranks = sorted(set(calls["rank"]))
+        who = "" if ranks == made.ranks else f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        words = f"{calls['calls'].max()} times from {place}, around what is compiled"
+        for section in made.sections:
+            if (section.file, section.first) == (file, line) and section.rows:
+                section.rows[0].notes.insert(0, Note("def", words, who))
 
 
 def recorded(tables: Mapping[str, pd.DataFrame], torch: str = "") -> AnnotatedSource | None:
@@ -110,7 +127,7 @@ def recorded(tables: Mapping[str, pd.DataFrame], torch: str = "") -> AnnotatedSo
     for one in lines.ranges:
         if one.kind == "forward" and one.forward >= 0:
             lines.profiled[one.rank] = lines.profiled.get(one.rank, 0) + 1
-    return annotated(lines, tables["sources"])
+    return annotated(lines, tables["sources"], tables.get("around"))
 
 
 def of_traces(folder: Path) -> AnnotatedSource | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 import weakref
@@ -19,10 +20,10 @@ from oddrank import places, torch_names
 from oddrank.look.callables import Made
 from oddrank.look.finding import Finding
 
-__all__ = ["TYPES", "Uncompiled", "bypassed"]
+__all__ = ["TYPES", "Uncompiled", "bypassed", "often"]
 
 TYPES = {"rank": "int64", "name": "str", "made": "str", "compiled": "int64", "place": "str", "calls": "int64"}
-TYPES |= {"shapes": "int64"}
+TYPES |= {"shapes": "int64", "file": "str", "line": "int64"}  # of its forward
 LEAST = 3  # calls: fewer are a check, or a first look
 SHAPES = 2  # shapes of an input: more are a reason not to compile
 SHARE = 0.5  # of the parameters: a part, as the head alone, may be meant
@@ -33,6 +34,8 @@ class _Known(NamedTuple):
     module: weakref.ref[Any]
     name: str
     of: Made
+    file: str
+    line: int
 
 
 class Uncompiled:
@@ -66,7 +69,9 @@ class Uncompiled:
             self._asked.add(id(of))
             for part in _parts(of.module()):
                 name = type(part).__qualname__.rpartition("<locals>.")[2]
-                self._known[id(part)] = _Known(weakref.ref(part), name, of)
+                code = getattr(inspect.unwrap(type(part).forward), "__code__", None)
+                at = (places.label(code.co_filename), code.co_firstlineno) if code else ("", 0)
+                self._known[id(part)] = _Known(weakref.ref(part), name, of, *at)
             if not self._around:
                 self._around = True
                 self._stay_silent()
@@ -129,7 +134,10 @@ class Uncompiled:
     def table(self) -> pd.DataFrame:
         """Make the table of these calls on one rank; its columns are those of `TYPES`, without rank."""
         rows = [
-            (known.name, f"{known.of.name} at {known.of.place}", known.of.calls, place, calls[0], len(shapes))
+            (
+                *(known.name, f"{known.of.name} at {known.of.place}", known.of.calls, place),
+                *(calls[0], len(shapes), known.file, known.line),
+            )
             for (_, place), (known, calls, shapes) in self._found.items()
         ]
         return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])
@@ -146,6 +154,15 @@ def _parts(module: Any) -> Iterator[nn.Module]:
             yield part
 
 
+def often(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of calls that are worth a word.
+
+    Args:
+        table: With the columns of `TYPES`.
+    """
+    return table[(table["calls"] >= LEAST) & (table["shapes"] <= SHAPES)]
+
+
 def bypassed(table: pd.DataFrame) -> list[Finding]:
     """Describe modules of compiled ones that ran in eager, each once.
 
@@ -154,8 +171,7 @@ def bypassed(table: pd.DataFrame) -> list[Finding]:
     """
     found = []
     for (name, made), rows in table.groupby(["name", "made"], sort=False):
-        mine = rows[rows["rank"] == rows["rank"].iloc[0]]
-        told = mine[(mine["calls"] >= LEAST) & (mine["shapes"] <= SHAPES)]
+        told = often(rows[rows["rank"] == rows["rank"].iloc[0]])
         if told.empty:
             continue
         where = ", ".join(f"{row.calls} times at {row.place}" for row in told.itertuples())
