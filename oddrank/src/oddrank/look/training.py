@@ -351,6 +351,19 @@ def broken(table: pd.DataFrame) -> list[Finding]:
     return [Finding("", said, "", fix)]
 
 
+def _groups(table: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame]]:
+    """Ranks that average gradients with each other, and what these ranks noted."""
+    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
+        named = ranks.split(",")
+        yield named, rows[rows["rank"].astype(str).isin(named)]
+
+
+def _of_each(rows: pd.DataFrame) -> list[list[tuple[Any, ...]]]:
+    """What each rank noted, in its order, to be compared."""
+    columns = ["step", "kind", "fingerprint"]
+    return [list(one[columns].itertuples(index=False, name=None)) for _, one in rows.groupby("rank")]
+
+
 def batches(table: pd.DataFrame) -> list[Finding]:
     """Ranks that average gradients, and computed on the same inputs with the same losses in every recorded step.
 
@@ -358,14 +371,9 @@ def batches(table: pd.DataFrame) -> list[Finding]:
         table: What all ranks noted, with the columns of `SEEN`.
     """
     found = []
-    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
-        named = ranks.split(",")
-        mine = rows[rows["rank"].astype(str).isin(named) & (rows["kind"] != DREW)]
-        each = [
-            list(zip(of["step"], of["kind"], of["fingerprint"], strict=True))
-            for _, of in mine.groupby("rank")
-        ]
-        kinds = set(mine["kind"])
+    for named, rows in _groups(table):
+        mine = rows[rows["kind"] != DREW]
+        each, kinds = _of_each(mine), set(mine["kind"])
         if len(each) < len(named) or kinds != {"loss", "input"} or any(one != each[0] for one in each):
             continue
         steps = mine["step"].nunique()
@@ -389,24 +397,12 @@ def drawn_alike(table: pd.DataFrame) -> list[str]:
         table: What all ranks noted, with the columns of `SEEN`.
     """
     said = []
-    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
-        named = ranks.split(",")
-        mine = rows[rows["rank"].astype(str).isin(named)]
-
-        def of(kind: str, mine: pd.DataFrame = mine) -> list[list[tuple[Any, Any]]]:
-            kept = mine[mine["kind"] == kind]
-            return [
-                list(zip(one["step"], one["fingerprint"], strict=True)) for _, one in kept.groupby("rank")
-            ]
-
-        drew, given = of(DREW), of("input")
+    for named, rows in _groups(table):
+        drew, given = (_of_each(rows[rows["kind"] == kind]) for kind in (DREW, "input"))
         alike = len(drew) == len(named) and all(one == drew[0] for one in drew)
         # a loader draws, too, where an epoch begins
-        if (
-            alike
-            and len(drew[0]) == mine["step"].nunique() - 1 >= 2
-            and any(one != given[0] for one in given)
-        ):
+        each_step = alike and len(drew[0]) == rows["step"].nunique() - 1 >= 2
+        if each_step and any(one != given[0] for one in given):
             said.append(
                 f"ranks {', '.join(named)} drew the same random numbers in each recorded step, for other inputs"
                 " (dropout, noise, augmentation): seed with the rank where each is to draw its own"
