@@ -63,7 +63,8 @@ class Training:
     def listen(self) -> None:
         """Note them from now on."""
         self._steps.backwards.append(self._backward)
-        self._steps.given, self._steps.trained = self._given, self._trained
+        self._steps.given.append(self._given)
+        self._steps.optimized.append(self._trained)
 
     def _backward(self, losses: list[torch.Tensor]) -> Callable[[], object] | None:
         if not self._steps.recording:
