@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from oddrank.look.causes import causes
 from oddrank.look.function import look
+from oddrank.look.page import html
 from torch import nn
 
 pytestmark = pytest.mark.slow
@@ -141,10 +142,15 @@ STAYED = {
 
 @pytest.mark.parametrize("why", STAYED)
 def test_parameters_that_keep_their_values_are_said_with_the_reason(ranks, why):
-    (one,) = [cause for cause in causes(look(ranks, frozen, why, True)) if "not change" in cause.said]
+    looked = look(ranks, frozen, why, True)
+    (one,) = [cause for cause in causes(looked) if "not change" in cause.said]
     said, reason = STAYED[why]
     assert re.match(said, one.said) and re.match(reason, one.why), one
-    assert not [cause.said for cause in causes(look(ranks, frozen, why, False)) if "not change" in cause.said]
+    top = html(looked).partition("<table>")[0]
+    assert "did the same" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
+    looked = look(ranks, frozen, why, False)
+    assert not [cause.said for cause in causes(looked) if "not change" in cause.said]
+    assert "class='bad'" not in html(looked).partition("<table>")[0]
 
 
 def forward_backward(run: nn.Module, x: torch.Tensor, cut: bool) -> None:
