@@ -17,7 +17,7 @@ from oddrank.look import (
     rescaled,
     step_collectives,
     switches,
-    training,
+    trained,
     uncompiled,
     weight_names,
 )
@@ -272,9 +272,9 @@ def _training(looked: Look) -> list[Cause]:
     """What the recorded steps did not train, trained on the same data or to no number, or averaged without need."""
     held, wrong = looked.held, float("inf")
     seen = held["seen"]
-    found = [*training.broken(seen), *training.gradients(held["parameters"]), *training.batches(seen)]
+    found = [*trained.broken(seen), *trained.gradients(held["parameters"]), *trained.batches(seen)]
     return [_of(one, wrong) for one in found] + [
-        _of(one, WASTED) for one in training.synchronized(held["averages"])
+        _of(one, WASTED) for one in trained.synchronized(held["averages"])
     ]
 
 

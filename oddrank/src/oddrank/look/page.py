@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from oddrank.look import causes, program_source, replicas, step_collectives, switches
+from oddrank.look import causes, program_source, replicas, step_collectives, switches, trained
 from oddrank.look.breaks import Phase, phases
 from oddrank.look.frames import table
 from oddrank.look.library_breaks import folded
@@ -101,6 +101,13 @@ def _to_do(looked: Look) -> list[str]:
     for one in own:
         places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
         parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
+    held = looked.held
+    if looked.unit == "step":
+        every = trained.checked(held["parameters"], held["averages"], held["seen"])
+        told = "".join(f"<li>{escape(one)}</li>" for one in every)
+        parts.append(
+            f"<details><summary>What was looked at in the training</summary><ul>{told}</ul></details>"
+        )
     switched = switches.rows(looked)
     said = "What torch's own record proves. What it says nothing of has no row."
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
