@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, page, rows, switches, trained, training
+from oddrank.look import callables, page, replicas, rows, switches, trained, training
 from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
 from oddrank.look.causes import _fix, causes, shown
@@ -176,7 +176,24 @@ def test_what_stages_hold_together_is_compared():
         ran(code, *order, replicas=[held | {"fingerprint": code}])
         for code, order in (("a", [region(), message(SENDS)]), ("b", [message(RECEIVES), region()]))
     ]
-    assert "1 of 1 parameters under DDP differ: 0.weight" in look(*ranks).verdict()
+    assert "1 of 1 parameter under DDP differs: 0.weight" in look(*ranks).verdict()
+
+
+def test_of_one_parameter_it_is_said_in_singular():
+    held = {"name": "scale", "ranks": "0,1", "shape": "(2,)", "fingerprint": "a", "dtype": "float32"}
+    kinds = [replicas.OTHER, replicas.DDP, replicas.STARTED]
+    table = pd.DataFrame(
+        [
+            dict.fromkeys(replicas.TYPES, "") | held | {"rank": rank, "kind": kind, "norm": 1.0}
+            for kind in kinds
+            for rank in (0, 1)
+        ]
+    )
+    assert list(replicas.compared(table).values()) == [
+        "1 parameter under DDP is equal",
+        "1 plain parameter that was equal on all ranks before the first step is equal",
+        "1 plain parameter in neither DDP nor fully_shard was not compared",
+    ]
 
 
 def shared(places: list[str]) -> list[dict[str, Any]]:

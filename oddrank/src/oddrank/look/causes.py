@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look import (
     checkpoints,
     crossed,
@@ -196,7 +197,7 @@ def _unused(looked: Look) -> list[Cause]:
     called = made[made["calls"] > 0].drop_duplicates(["place", "name"])
     if len(called) and not any(row.operators for row in looked.compiled):
         for row in called.itertuples():
-            said = f"nothing was compiled: {row.calls} calls of {row.name}, and 0 graphs"
+            said = f"nothing was compiled: {counted(row.calls, 'calls')} of {row.name}, and 0 graphs"
             why = fix = ""
             if not row.own:
                 why, fix = _no_frame(looked, row.ddp)
@@ -311,7 +312,7 @@ def _recompiles(looked: Look) -> list[Cause]:
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
                 fix = "compile one module of your own that calls them" if over else "expected for each object"
-        said = f"{title} {verb} compiled {count} times"
+        said = f"{title} {verb} compiled {counted(count, 'times')}"
         if over:
             said += f", then given up: the {LIMIT}{_in_python(looked, name)}"
         cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"
