@@ -644,6 +644,9 @@ def test_a_parameter_without_gradient_in_all_steps_on_all_ranks_is_named(held, s
             "steps": 3,
             "missing": 3 if name == "a" else rank,
             "zero": 0,
+            "still": 0,
+            "dtype": "float32",
+            "rate": 0.1,
             "calls": "",
         }
         for rank in (0, 1)

@@ -30,6 +30,7 @@ from oddrank.look.switch_effects import REWRITTEN
 from oddrank.record.guard_words import form, from_break
 
 __all__ = [
+    "APART",
     "ORDER",
     "Cause",
     "OPEN",
@@ -39,9 +40,10 @@ __all__ = [
 ]
 
 ORDER = (
-    "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
-    " What needs nothing comes last."
+    "What is wrong comes first, then what costs most over the whole run: compiling, and of breaks the time outside of"
+    " compiled code. What needs nothing comes last."
 )
+APART = "ranks differ"  # how a cause of that begins
 OPEN = 3  # causes that are told in full
 GENERATOR = "Attempt to trace generator"
 FEW = 3  # codes of a function, each of which the steps go on to use
@@ -120,6 +122,11 @@ class Cause:
     def expected(self) -> bool:
         """Whether nothing has to be done."""
         return self.fix.startswith(("expected", "none"))
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the job does something else than it should."""
+        return self.seconds == float("inf")
 
     @property
     def line(self) -> str:
@@ -218,7 +225,7 @@ def _apart(looked: Look) -> list[Cause]:
     if said in [one.said for one in looked.gradients]:
         return []  # a cause of its own
     fix = "" if said in looked.unequal() else fix
-    found = [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    found = [Cause(f"{APART}: {said}", fix=fix, seconds=float("inf"))] if said else []
     sent = step_collectives.differing(looked.held["calls"])
     return found + [Cause(one, seconds=float("inf")) for one in sent if said and one != said]
 
@@ -247,7 +254,7 @@ def _of(found: Finding, seconds: float = 0.0) -> Cause:
 
 def _gradients(looked: Look) -> list[Cause]:
     """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
-    found = [_of(one._replace(said=f"ranks differ: {one.said}"), float("inf")) for one in looked.gradients]
+    found = [_of(one._replace(said=f"{APART}: {one.said}"), float("inf")) for one in looked.gradients]
     seen = looked.held["effects"]
     seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
     for row in seen.itertuples():

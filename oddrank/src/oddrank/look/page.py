@@ -46,6 +46,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         if failure
         else "",
         f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
+        _wrong(looked),
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *program_source.parts(looked.source),
         *_to_do(looked),
@@ -76,9 +77,22 @@ def picture(figure: Any, text: str) -> str:
     return f"<img alt='{escape(text)}' src='data:image/png;base64,{data}'>"
 
 
+def _wrong(looked: Look) -> str:
+    """What is wrong where all ranks did the same."""
+    found = [
+        cause
+        for cause in causes.causes(looked)
+        if cause.wrong and not cause.expected and not cause.said.startswith(causes.APART)
+    ]
+    if not found:
+        return ""
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"<p class='bad'>{escape(found[0].line)}{more}: <a href='#first'>what to do first</a>.</p>"
+
+
 def _to_do(looked: Look) -> list[str]:
     found, own = causes.causes(looked), folded(looked)
-    parts = ["<h2>What to do first</h2>"]
+    parts = ["<h2 id='first'>What to do first</h2>"]
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")
     else:

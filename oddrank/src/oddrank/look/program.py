@@ -155,7 +155,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     scaling, entering, orders = Scaling(steps), Entering(steps), Epochs(steps)
     steps.noted |= {"loads": loads.table, "crossed": batches.table}
     steps.noted |= {"rescaled": scaling.table, "entering": entering.table, "epochs": orders.table}
-    steps.begins = lambda: aside(averaging.own)
+    steps.begins.append(lambda: aside(averaging.own))
     leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
     values = Values(steps, each=options.way is not None)
     with contextlib.ExitStack() as last:

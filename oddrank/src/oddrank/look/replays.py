@@ -65,7 +65,7 @@ class Replays:
     def listen(self) -> None:
         """Keep inputs from now on, and run the regions again when the last recorded step has ended."""
         torch_names.around_compiled(self._around)
-        self._steps.also(self.run)
+        self._steps.done.append(self.run)
 
     def _around(self, compile_id: str, graph: GraphModule, backend: Any, compiled: Code) -> Code:
         if self._busy:
@@ -417,10 +417,8 @@ def nudge_first(steps: Steps, eps: float) -> None:
         steps: Which step it is.
         eps: The relative change, where it is more than the last bit.
     """
-    begins, given = steps.begins, steps.given
 
     def begin() -> None:
-        begins()
         if steps.found == 1:
             change([tensor for _, _, _, tensor, _ in replicas.everything()])
 
@@ -429,7 +427,6 @@ def nudge_first(steps: Steps, eps: float) -> None:
             change(
                 one for _, one in leaves([*args, *kwargs.values()], "") if not isinstance(one, nn.Parameter)
             )
-        given(args, kwargs)
 
     def change(tensors: Iterable[Any]) -> None:
         for tensor in tensors:
@@ -440,7 +437,8 @@ def nudge_first(steps: Steps, eps: float) -> None:
 
     for code in (begin, call, change):
         torch_names.hide_from_dynamo(code.__code__, calls=True)
-    steps.begins, steps.given = begin, call
+    steps.begins.append(begin)
+    steps.given.insert(0, call)  # what others note is what the call gets
 
 
 def _copied(one: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the recorded steps trained: parameters without gradient, gradients averaged too often, ranks with one batch."""
+"""What the recorded steps trained: parameters without gradient or change, gradients averaged too often, one batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from oddrank.live.introspect import Collective
 from oddrank.look import replicas
 from oddrank.look.finding import Finding
 from oddrank.look.steps import Steps
+from oddrank.look.unchanged import TYPES as UNCHANGED
+from oddrank.look.unchanged import Unchanged
 from oddrank.look.values import leaves
 from oddrank.torch_names import hide_from_dynamo
 
 __all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "broken", "gradients", "synchronized"]
 
-# of each parameter of an optimizer: its steps that were recorded, and in how many it had no gradient, or zeros
+# of each parameter of an optimizer: its steps since the record began, and in how many it had no gradient, or zeros
 PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
-PARAMETERS |= {"zero": "int64", "calls": "str"}
+PARAMETERS |= {"zero": "int64", **UNCHANGED, "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
 AVERAGES = {"rank": "int64", "how": "str", "name": "str", "steps": "int64", "backwards": "int64"}
 AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
@@ -36,6 +38,8 @@ AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "b
 # a loss of this rank that is no finite number
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
 MOST = 4  # names that are listed
+# half of the last bit, between the smallest and the largest number of one exponent
+LOW = {"bfloat16": "0.2 to 0.4 %", "float16": "0.02 to 0.05 %"}
 _FSDP = "fully_shard"
 DREW = "random"
 
@@ -50,9 +54,13 @@ class Training:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._parameters: dict[int, tuple[torch.Tensor, list[int]]] = {}
-        self._backwards: list[tuple[int, int, int]] = []  # the step, and when it began and ended
+        self._unchanged = Unchanged()
+        # recorded ones: the turn, which an optimizer's step ends, the number in it, and when each began and ended
+        self._backwards: list[tuple[int, int, int, int]] = []
+        self._turn = self._in_turn = 0  # of the last backward, recorded or not
+        self._ended_turns: set[int] = set()
         self._optimizers: set[int] = set()
-        # of later backwards of a step: whether gradients of the ones before were kept
+        # of later backwards of a turn: whether gradients of the ones before were kept
         self._sums: list[bool] = []
         self._given_in = 0  # the step whose first compiled call was seen
         self._seen: list[tuple[int, str, str]] = []
@@ -63,9 +71,12 @@ class Training:
     def listen(self) -> None:
         """Note them from now on."""
         self._steps.backwards.append(self._backward)
-        self._steps.given, self._steps.trained = self._given, self._trained
+        self._steps.given.append(self._given)
+        self._steps.optimized.append(self._trained)
 
     def _backward(self, losses: list[torch.Tensor]) -> Callable[[], object] | None:
+        turn, before = self._steps.updates, self._in_turn if self._turn == self._steps.updates else 0
+        self._turn, self._in_turn = turn, before + 1
         if not self._steps.recording:
             return None
         for loss in losses:
@@ -73,13 +84,12 @@ class Training:
             with contextlib.suppress(Exception), torch.no_grad():
                 if not math.isfinite(value := float(replicas.local_part(loss))):
                     self._broken.append(("", self._steps.found, "loss", str(value)))
-        step, began = self._steps.found, time.time_ns()
-        if self._parameters and any(step == earlier for earlier, *_ in self._backwards):
+        if self._parameters and before:
             self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
-        return functools.partial(self._ended, step, began)
+        return functools.partial(self._ended, turn, before, time.time_ns())
 
-    def _ended(self, step: int, began: int) -> None:
-        self._backwards.append((step, began, time.time_ns()))
+    def _ended(self, turn: int, before: int, began: int) -> None:
+        self._backwards.append((turn, before, began, time.time_ns()))
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a compiled call is given; of activations those that the first one of a step is given."""
@@ -98,15 +108,22 @@ class Training:
             if prints:
                 self._seen.append((self._steps.found, kind, " ".join(prints)))
 
-    def _trained(self, optimizer: Any) -> Callable[[], None]:
+    def _trained(self, optimizer: Any) -> Callable[[], None] | None:
         """Note the gradients that an optimizer has; what is returned notes them after its step."""
+        if self._steps.rec is None:
+            return None
         self._optimizers.add(id(optimizer))
+        self._ended_turns.add(self._steps.updates - 1)
         every = [
             p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)
         ]
-        return functools.partial(self._after, every, {id(p) for p in every if p.grad is not None})
+        before = {id(p) for p in every if p.grad is not None}
+        return functools.partial(self._after, every, before, self._unchanged.before(optimizer))
 
-    def _after(self, every: Sequence[torch.Tensor], before: set[int]) -> None:
+    def _after(
+        self, every: Sequence[torch.Tensor], before: set[int], compare: Callable[[], None] = lambda: None
+    ) -> None:
+        compare()
         self._stepped.append(time.time_ns())
         self._note_draws()
         with contextlib.suppress(Exception), torch.no_grad():
@@ -157,13 +174,19 @@ class Training:
     def _of_parameters(self, calls: str) -> Iterator[tuple[Any, ...]]:
         names = {id(tensor): name for _, name, _, tensor, _ in replicas.everything()}
         for p, counts in self._parameters.values():
-            yield names.get(id(p), str(tuple(p.shape))), id(p) in names, *counts, calls
+            yield (
+                names.get(id(p), str(tuple(p.shape))),
+                id(p) in names,
+                *counts,
+                *self._unchanged.of(p),
+                calls,
+            )
 
     def _in_forward(self, found: Sequence[_Averaged], known: Sequence[Collective], since_ns: int) -> str:
         """The in-place collectives that the program's own lines called before the first backward of a step."""
         begins = [since_ns, *self._stepped]
         forwards = [
-            (at, min((began for _, began, _ in self._backwards if began > at), default=0)) for at in begins
+            (at, min((began for *_, began, _ in self._backwards if began > at), default=0)) for at in begins
         ]
         gathers = {name for one in found if one.how == _FSDP for name in one.groups}
         called = dict.fromkeys(
@@ -186,7 +209,7 @@ class Training:
         None where a reduction could be of something else: with several such modules or optimizers, on a mesh of several
         dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
         """
-        each = Counter(step for step, *_ in self._backwards)
+        each = Counter(turn for turn, *_ in self._whole_turns())
         lost = not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns)
         if lost or (len(found), len(self._optimizers), len(set(each.values()))) != (1, 1, 1):
             return
@@ -197,12 +220,20 @@ class Training:
         within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
         when, where = entered.get(one.ident, (0, ""))
         sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
-        counts = (len(each), len(self._backwards), len({at for at, _ in within}), sent)
+        counts = (len(each), sum(each.values()), len({at for at, _ in within}), sent)
         yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False])
 
     def _within(self, time_ns: int) -> int:
         """When the backward began that a time lies in; 0 for none."""
-        return next((began for _, began, ended in self._backwards if began <= time_ns <= ended), 0)
+        return next((began for *_, began, ended in self._whole_turns() if began <= time_ns <= ended), 0)
+
+    def _whole_turns(self) -> list[tuple[int, int, int, int]]:
+        """Backwards of turns of which each backward was recorded: a step that the user names may be part of one."""
+        last = {turn: number for turn, number, *_ in self._backwards}
+        seen = Counter(turn for turn, *_ in self._backwards)
+        return [
+            one for one in self._backwards if one[0] in self._ended_turns and seen[one[0]] == last[one[0]] + 1
+        ]
 
 
 def _zeros(parameters: Sequence[Any]) -> set[int]:
@@ -292,7 +323,29 @@ def gradients(table: pd.DataFrame) -> list[Finding]:
         found.append(
             Finding("", f"the gradient of {_listed(names, every)} was zero in {_of(steps)}", "", fix)
         )
+    still = by_name.filter(lambda rows: bool((rows["still"] > 0).all() and rows["held"].all()))
+    rounded = still[still["dtype"].isin(LOW)]
+    for those in [still] if still["name"].nunique() == every else [rounded] if len(rounded) else []:
+        found.append(_unchanged(those, every))
     return found
+
+
+def _unchanged(rows: pd.DataFrame, every: int) -> Finding:
+    names, steps = list(dict.fromkeys(rows["name"])), int(rows["still"].min())
+    said = f"{_listed(names, every)} did not change in {steps} of {steps} optimizer steps in which they were compared,"
+    said += " though their gradients are not zero"
+    if not rows["rate"].any():
+        why = "their learning rate is 0"
+        fix = "look at lr, and at the schedule: a warm-up that begins at 0 and is not stepped, or one that has ended"
+    elif rows["dtype"].isin(LOW).all():
+        dtype = str(rows["dtype"].iloc[0])
+        why = f"they are {dtype}, and an update of less than half the last bit is lost, {LOW[dtype]} of a number"
+        why += f" (learning rate {rows['rate'].max():g})"
+        fix = "keep parameters in float32, and compute in the smaller dtype: torch.autocast, or MixedPrecisionPolicy of"
+        fix += " fully_shard"
+    else:
+        why, fix = "", "find what puts the old values back, or makes the optimizer skip its step"
+    return Finding("", said, why, fix)
 
 
 def _of(steps: int) -> str:
