@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look.finding import Finding
 from oddrank.look.training import DREW, FSDP
 
@@ -204,10 +205,11 @@ def checked(parameters: pd.DataFrame, averages: pd.DataFrame, seen: pd.DataFrame
     """
     told = ["gradients were not looked at: no optimizer stepped after the first recorded step began"]
     if not parameters.empty:
-        count, steps = int(parameters.groupby("rank").size().max()), int(parameters["steps"].max())
-        told = [f"gradients of {count} parameters in {steps} optimizer steps; whether each parameter changed"]
-        if steps < 2:
-            told = [f"gradients of {count} parameters in one optimizer step; whether they change takes two"]
+        steps, count = int(parameters["steps"].max()), int(parameters.groupby("rank").size().max())
+        changed = "whether each parameter changed" if steps > 1 else "whether they change takes two"
+        told = [
+            f"gradients of {counted(count, 'parameters')} in {counted(steps, 'optimizer steps')}; {changed}"
+        ]
     for (how, name, skipped), rows in averages.groupby(["how", "name", "skipped"], sort=False):
         row = rows.iloc[0]
         where = f"how often {how} averages the gradients of {name}"
