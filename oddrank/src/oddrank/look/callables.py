@@ -17,7 +17,7 @@ import torch
 from oddrank import places
 from oddrank.record import Compile
 
-__all__ = ["TYPES", "Made", "asked", "line_of_program", "line_of_stack", "name_forwards"]
+__all__ = ["TYPES", "Made", "asked", "is_torchs", "line_of_program", "line_of_stack", "name_forwards"]
 
 TYPES = {"rank": "int64", "place": "str", "name": "str", "calls": "int64", "recorded": "int64"}
 TYPES |= {"inside": "bool", "own": "bool", "ddp": "bool", "shared": "bool", "dynamic": "str"}
@@ -111,7 +111,12 @@ def _stack_of_node(frame: Any) -> str:
 
 def _not_torchs(fn: Any) -> bool:
     code = getattr(fn, "__code__", None)
-    return code is None or not code.co_filename.startswith(_TORCH)
+    return code is None or not is_torchs(code.co_filename)
+
+
+def is_torchs(file: str) -> bool:
+    """Say whether a file is torch's own."""
+    return file.startswith(_TORCH)
 
 
 def name_forwards(rows: Iterable[Compile], made: list[Made], known: dict[tuple[str, int], set[str]]) -> None:

@@ -21,6 +21,7 @@ from oddrank.look import (
     crossed,
     entering,
     epochs,
+    forwards,
     gradients,
     journal,
     program_source,
@@ -55,7 +56,7 @@ HELD = {"replicas": replicas.TYPES, "calls": step_collectives.TYPES, "gradients"
 HELD |= {"names": weight_names.TYPES, "texts": TEXTS, "asked": callables.TYPES}
 HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen": training.SEEN}
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
-HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES}
+HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES, "forwards": forwards.TYPES}
 HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES, "epochs": epochs.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
@@ -330,7 +331,9 @@ class Look:
         """The program's source, and what each rank did at each line."""
         version, ran = str(self.provenance.get("torch", "")), self.record
         lines = replace(self.lines, torch=version, collectives=ran.collectives, profiled=ran.profiled)
-        return program_source.annotated(lines, self.held["sources"], self.held["around"])
+        return program_source.annotated(
+            lines, self.held["sources"], self.held["around"], self.held["forwards"]
+        )
 
     def guard_of(self, name: str, rank: int) -> str:
         """Return in words why a rank compiled a function again, with the guard itself."""

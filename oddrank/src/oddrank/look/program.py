@@ -30,6 +30,7 @@ from oddrank.look.choices import Choices
 from oddrank.look.crossed import Batches
 from oddrank.look.entering import Entering
 from oddrank.look.epochs import Epochs
+from oddrank.look.forwards import Forwards
 from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
@@ -152,8 +153,8 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     first: replicas.First = {}
     averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
-    scaling, entering, orders = Scaling(steps), Entering(steps), Epochs(steps)
-    steps.noted |= {"loads": loads.table, "crossed": batches.table}
+    scaling, entering, orders, forwards = Scaling(steps), Entering(steps), Epochs(steps), Forwards(steps)
+    steps.noted |= {"loads": loads.table, "crossed": batches.table, "forwards": forwards.table}
     steps.noted |= {"rescaled": scaling.table, "entering": entering.table, "epochs": orders.table}
     steps.begins.append(lambda: aside(averaging.own))
     leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
@@ -306,8 +307,8 @@ def report_of(steps: Steps, rank: int, name: str, command: str = "") -> Report:
         "texts": pd.DataFrame(texts, columns=list(TEXTS)),
         "asked": callables.asked(steps.made),
         "effects": steps.seen.table(steps.made),
-        **{name: table() for name, table in steps.noted.items()},
-        "sources": program_source.texts(whole, log.compiles.sources),
+        **(noted := {name: table() for name, table in steps.noted.items()}),
+        "sources": program_source.texts(whole, log.compiles.sources, noted["forwards"]),
         **steps.after,
     }
     tables = {key: table.assign(rank=rank) for key, table in tables.items()}  # the group may be gone already

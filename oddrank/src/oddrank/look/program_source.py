@@ -15,6 +15,7 @@ from oddrank.record import Line, Mark, Table, Tables, read
 from oddrank.record.source import Sources
 from oddrank.source import AnnotatedSource
 from oddrank.source.builder import listing
+from oddrank.source.lanes import Eager
 from oddrank.source.listing import Listing, Note
 
 __all__ = ["TYPES", "annotated", "of_traces", "parts", "recorded", "texts"]
@@ -37,12 +38,13 @@ class _Kept(Sources):
         return self._kept.get(file, "")
 
 
-def texts(found: Tables, sources: Sources) -> pd.DataFrame:
+def texts(found: Tables, sources: Sources, forwards: pd.DataFrame | None = None) -> pd.DataFrame:
     """Keep the text of the program's files; of others, and where it is not here, the lines that torch quotes.
 
     Args:
         found: What was compiled, and the collectives that ran.
         sources: The files.
+        forwards: What ran in Python, with the columns of `forwards.TYPES` without rank.
 
     Returns:
         Columns file, line (`WHOLE` for the whole file), text.
@@ -52,6 +54,8 @@ def texts(found: Tables, sources: Sources) -> pd.DataFrame:
     files = dict.fromkeys(
         [*(row.file for row in compiles), *(row.file for row in marks), *(row.file for row in ran)]
     )
+    beside = [] if forwards is None else list(zip(forwards["file"], forwards["line"], strict=True))
+    files |= dict.fromkeys(file for file, _ in beside)
     whole = {file: sources.text(file) for file in files if file and not is_library(file)}
     whole = {file: text for file, text in whole.items() if 0 < len(text) <= MOST_TEXT}
     kept = [(file, WHOLE, text) for file, text in whole.items()]
@@ -60,6 +64,10 @@ def texts(found: Tables, sources: Sources) -> pd.DataFrame:
         if row.file not in whole and (row.file, row.line) in stand and len(row.text) <= left:
             kept.append((row.file, row.line, row.text))
             left -= len(row.text)
+    for file, line in beside:
+        if file not in whole and len(text := sources.line(file, line)) <= left:
+            kept.append((file, line, text))
+            left -= len(text)
     return pd.DataFrame(kept, columns=["file", "line", "text"])
 
 
@@ -68,13 +76,19 @@ def parts(drawn: AnnotatedSource | None) -> list[str]:
     return [HEADING, SOURCE_STYLE, drawn._repr_html_()] if drawn else []
 
 
-def annotated(lines: Tables, kept: pd.DataFrame, around: pd.DataFrame | None = None) -> AnnotatedSource:
+def annotated(
+    lines: Tables,
+    kept: pd.DataFrame,
+    around: pd.DataFrame | None = None,
+    forwards: pd.DataFrame | None = None,
+) -> AnnotatedSource:
     """Annotate the source of what ranks compiled and ran.
 
     Args:
         lines: What they compiled, with operators and runs, and the collectives of the recorded steps.
         kept: What `texts` kept.
         around: Calls of modules around what is compiled of them, with the columns of `uncompiled.TYPES`.
+        forwards: Forwards that ran in Python, with the columns of `forwards.TYPES`.
     """
     each = list(zip(kept["file"], kept["line"], kept["text"], strict=True))
     whole = {file: text for file, line, text in reversed(each) if line == WHOLE}
@@ -87,7 +101,8 @@ def annotated(lines: Tables, kept: pd.DataFrame, around: pd.DataFrame | None = N
         Mark, (mark if mark.kind in rows.LEFT_OUT else mark.without_paths() for mark in lines.marks)
     )
     drawn = replace(lines, marks=marks, code=quoted)
-    made = listing(drawn, libraries=True, sources=_Kept(whole))
+    beside = [] if forwards is None else [Eager(**row) for row in forwards.to_dict("records")]
+    made = listing(drawn, libraries=True, sources=_Kept(whole), eager=beside)
     if around is not None:
         _note_eager(made, around)
     return AnnotatedSource(made)
@@ -102,7 +117,11 @@ def _note_eager(made: Listing, around: pd.DataFrame) -> None:
         words = f"{calls['calls'].max()} times from {place}, around what is compiled"
         for section in made.sections:
             if (section.file, section.first) == (file, line) and section.rows:
-                section.rows[0].notes.insert(0, Note("def", words, who))
+                row = section.rows[0]
+                row.notes[:] = [
+                    note for note in row.notes if note.kind != "eager"
+                ]  # one sentence on it is enough
+                row.notes.insert(0, Note("def", words, who))
 
 
 def recorded(tables: Mapping[str, pd.DataFrame], torch: str = "") -> AnnotatedSource | None:
@@ -127,7 +146,7 @@ def recorded(tables: Mapping[str, pd.DataFrame], torch: str = "") -> AnnotatedSo
     for one in lines.ranges:
         if one.kind == "forward" and one.forward >= 0:
             lines.profiled[one.rank] = lines.profiled.get(one.rank, 0) + 1
-    return annotated(lines, tables["sources"], tables.get("around"))
+    return annotated(lines, tables["sources"], tables.get("around"), tables.get("forwards"))
 
 
 def of_traces(folder: Path) -> AnnotatedSource | None:

@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -42,9 +42,15 @@ class Uncompiled:
     """Counts the calls of modules outside of the compiled call that holds them, once that one was called.
 
     A hook for all modules tells of them. It is there outside of compiled calls only, so that Dynamo never meets it.
+
+    Attributes:
+        hears: Called with each module that is called outside of compiled calls, once the first of these has begun; None
+            for nobody.
     """
 
     def __init__(self) -> None:
+        self.hears: Callable[[nn.Module], None] | None = None
+        self._entered = False
         self._within, self._around = 0, False
         self._thread = threading.get_ident()
         self._asked: set[int] = set()
@@ -59,6 +65,10 @@ class Uncompiled:
             return
         self._within += 1
         self._unhook()
+        if not self._entered and (hears := self.hears) is not None:
+            for module in _being_called():
+                hears(module)
+        self._entered = True
 
     def leave(self, of: Made) -> None:
         """It has ended."""
@@ -72,10 +82,10 @@ class Uncompiled:
                 code = getattr(inspect.unwrap(type(part).forward), "__code__", None)
                 at = (places.label(code.co_filename), code.co_firstlineno) if code else ("", 0)
                 self._known[id(part)] = _Known(weakref.ref(part), name, of, *at)
+        if (self._known or self.hears is not None) and not self._within and self._hook is None:
             if not self._around:
                 self._around = True
                 self._stay_silent()
-        if self._known and not self._within and self._hook is None:
             self._hook = register_module_forward_pre_hook(self._called)
 
     def _stay_silent(self) -> None:
@@ -100,12 +110,15 @@ class Uncompiled:
     def close(self) -> None:
         """Leave torch as it was."""
         self._known.clear()
+        self.hears = None
         self._unhook()
         self._undo.close()
 
     def _called(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
+        if self.hears is not None and threading.get_ident() == self._thread:
+            self.hears(module)
         known = self._known.get(id(module))
         if known is not None:
             self._note(known, module, args)
@@ -141,6 +154,17 @@ class Uncompiled:
             for (_, place), (known, calls, shapes) in self._found.items()
         ]
         return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])
+
+
+def _being_called() -> list[nn.Module]:
+    """The modules whose calls are on the stack, outside of torch's compiled ones."""
+    found, frame = [], sys._getframe(1).f_back  # type: list[nn.Module], Any
+    while frame is not None:
+        held = frame.f_locals.get("self") if frame.f_code.co_name == "_call_impl" else None
+        if isinstance(held, nn.Module) and not torch_names.compiled_in_place(held):
+            found.append(held)
+        frame = frame.f_back
+    return found
 
 
 def _parts(module: Any) -> Iterator[nn.Module]:
@@ -185,3 +209,4 @@ def bypassed(table: pd.DataFrame) -> list[Finding]:
 
 torch_names.hide_from_dynamo(Uncompiled.enter.__code__, Uncompiled.leave.__code__, calls=True)
 torch_names.hide_from_dynamo(Uncompiled._note.__code__, Uncompiled._unhook.__code__, calls=True)
+torch_names.hide_from_dynamo(_being_called.__code__, calls=True)

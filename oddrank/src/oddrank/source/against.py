@@ -57,6 +57,7 @@ def _section(old: Section | None, new: Section | None) -> Section:
         values = {n for run in (old, new) if run for n in getattr(run, name)}
         setattr(made, name, sorted(values))
     made.eager = any(run.eager for run in (old, new) if run)
+    made.beside = any(run.beside for run in (old, new) if run)
     made.error = any(run.error for run in (old, new) if run)
     made.left_out = "; ".join(run.left_out for run in (old, new) if run and run.left_out)
     return made

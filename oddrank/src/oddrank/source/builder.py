@@ -7,12 +7,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from oddrank.counted import counted
 from oddrank.places import is_library, label, place
 from oddrank.record import guard_words
 from oddrank.record.nodes import COLLECTIVE
 from oddrank.record.source import Function, Sources
 from oddrank.record.tables import Collective, Compile, Mark, Tables
-from oddrank.source.lanes import BREAKS, MOST_LINES, Attempt, Home, LaneBlocks, Part, Region, last_name
+from oddrank.source.lanes import BREAKS, MOST_LINES, Attempt, Eager, Home, LaneBlocks, Part, Region, last_name
 from oddrank.source.listing import (
     MOST_LANES,
     Lane,
@@ -37,6 +38,7 @@ ORDER = (
     "inlined",
     "unfinished",
     "def",
+    "eager",
     "limit",
     "split",
     "error",
@@ -57,7 +59,11 @@ Fact = tuple[int, str, Region | None, str, str]  # line, kind, code, name, text
 
 
 def listing(
-    tables: Tables, shapes: bool = False, libraries: bool = False, sources: Sources | None = None
+    tables: Tables,
+    shapes: bool = False,
+    libraries: bool = False,
+    sources: Sources | None = None,
+    eager: Iterable[Eager] = (),
 ) -> Listing:
     """Work out the annotated source of a run.
 
@@ -66,8 +72,9 @@ def listing(
         shapes: Say beside each line what it makes, and count another type as a difference between ranks.
         libraries: Show every function of a library, too. One in which a graph broke is there in any case.
         sources: The text of the files; a notebook's cells are in it where they were added.
+        eager: Functions that ran in Python outside of all that is compiled, where that is known.
     """
-    return Builder(tables, shapes, libraries, sources or Sources()).listing()
+    return Builder(tables, shapes, libraries, sources or Sources(), eager).listing()
 
 
 class _Ranks:
@@ -97,8 +104,10 @@ class _Ranks:
 class Builder:
     """Works out the annotated source of one run; `LaneBlocks` asks it what is alike on all ranks."""
 
-    def __init__(self, tables: Tables, shapes: bool, libraries: bool, sources: Sources) -> None:
-        self.tables, self.shapes, self.sources = tables, shapes, sources
+    def __init__(
+        self, tables: Tables, shapes: bool, libraries: bool, sources: Sources, eager: Iterable[Eager] = ()
+    ) -> None:
+        self.tables, self.shapes, self.sources, self.eager = tables, shapes, sources, list(eager)
         self.ranks = tables.ranks
         self.said = _Ranks(self.ranks)
         self.quoted = {(row.file, row.line): row.text for row in tables.code}
@@ -234,6 +243,9 @@ class Builder:
             beside = {(ran.rank, ran.compile, at) for at in (ran.line, ran.name)} & drawn
             if ran.file and not beside and not self.library(ran.file):
                 part(ran.file, ran.line, ran.func, ran.rank).ran.append(ran)
+        for one in self.eager:
+            if self.libraries or not self.library(one.file):
+                part(one.file, one.line, one.func, one.rank).eager = one
         order = sorted(
             parts, key=lambda home: (self.library(home[0]), first.get(home[0], len(first)), home[0], home[1])
         )
@@ -269,12 +281,12 @@ class Builder:
         for rank, mine in sorted(by_rank.items()):
             found, regions = self._facts(rank, home, mine, odd)
             runs = frozenset((region, self.each(rank, self.runs[rank, region])) for region in regions)
-            group = alike.setdefault((frozenset(found.items()), runs), [])
+            group = alike.setdefault((frozenset(found.items()), runs, _often(mine.eager)), [])
             group.append(rank)
             if len(group) == 1:
                 facts.append(_by_line(found))
         if absent := [rank for rank in self.ranks if rank not in by_rank]:
-            alike.setdefault((frozenset(), frozenset()), []).extend(absent)
+            alike.setdefault((frozenset(), frozenset(), ("", "")), []).extend(absent)
             facts += [{}] * (len(alike) > len(facts))
         groups = sorted((sorted(group) for group in alike.values()), key=lambda g: (-len(g), g))
         if len(groups) <= MOST_LANES:
@@ -308,6 +320,7 @@ class Builder:
                 row.operators = self._operators(n, lanes)
             if whole and n == whole.line:
                 row.notes += self._inlined(lanes)
+            row.notes += self._beside(n, whole, by_rank)
             row.notes += self._unseen(row, made.lanes)
             row.notes.sort(key=lambda note: ORDER.index(note.kind))
             if len(row.notes) > MOST_NOTES:
@@ -335,6 +348,7 @@ class Builder:
             self.rows_left -= whole.last - whole.first + 1
             return range(whole.first, whole.last + 1)
         lines = {self.line(m) for mine in by_rank.values() for m in mine.marks}
+        lines |= {mine.eager.line for mine in by_rank.values() if mine.eager}
         lines |= {c.line for mine in by_rank.values() for c in mine.ran}
         numbers = sorted(lines)[: max(min(MOST_LINES, self.rows_left), 1)]
         self.rows_left -= len(numbers)
@@ -390,6 +404,8 @@ class Builder:
             group = c.group if (c.line, c.name, c.group) in odd else ""
             sizes = f"{c.shapes} {c.dtype}" if self.shapes else ""
             found[c.line, "ran", None, c.name, f"{sizes} {c.compiled} {group}"] += c.runs
+        if part.eager:
+            found[part.eager.line, "eager", None, "", ""] = 1
         for (region, line), tries in part.held.items():
             if len(tries) < len(self.graphs[rank, region]):
                 found[line, "only", region, str(sorted(tries)), ""] = 1
@@ -536,6 +552,14 @@ class Builder:
             notes.append(Note("inlined", words, self.said.who(ranks), hints=tuple(names[3 : 3 + MOST_NOTES])))
         return notes
 
+    def _beside(self, n: int, whole: Function | None, by_rank: Mapping[int, Part]) -> list[Note]:
+        """How often a function ran in eager outside of what is compiled, by the ranks that agree on it."""
+        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for rank, part in by_rank.items():
+            if part.eager and n == (whole.line if whole else part.eager.line):
+                alike[_often(part.eager)].append(rank)
+        return [Note("eager", words, self.said.who(ranks), runs) for (words, runs), ranks in alike.items()]
+
     def _operators(self, n: int, lanes: Sequence[LaneBlocks]) -> dict[str, dict[str, list[Operator]]]:
         """The operators of a line, by the ranks that have the same."""
         alike: dict[str, tuple[list[int], dict[str, list[Operator]]]] = {}
@@ -562,7 +586,17 @@ class Builder:
             setattr(made, name, sorted(values))
         eager = [rank for lane in lanes if lane.eager for rank in lane.ranks]
         made.eager, made.eager_on = bool(eager), self.said.who(eager)
+        made.beside = any(lane.beside for lane in lanes)
         made.error = any(m.kind == "error" for part in by_rank.values() for m in part.marks)
+
+
+def _often(one: Eager | None) -> tuple[str, str]:
+    """How often a function ran in eager, in words: since the first compiled call, or in a step."""
+    if one is None:
+        return "", ""
+    if one.steps:
+        return "", f"{number(one.calls / one.steps)}× a step"
+    return f"{counted(one.calls, 'times')} since the first compiled call", ""
 
 
 def _by_line(facts: Counter[Fact]) -> dict[int, frozenset[object]]:

@@ -27,6 +27,7 @@ _INK = {
     "collective": "#0a7ac4",
     "recompile": "#a87b00",
     "inlined": "#808890",
+    "eager": "#808890",
     "split": "#808890",
     "shape": "#808890",
 }
@@ -62,8 +63,10 @@ def fragment(listing: Listing, title: str = "") -> str:
     # a page may have several of these
     name = format(zlib.crc32("".join(f"{s.file}{s.name}{s.first}" for s in listing.sections).encode()), "x")
     ids = {id(one): f"od{name}-{i}" for i, one in enumerate(listing.sections)}
-    folded = [one for one in mine if one.whole] if len(mine) > MOST_OPEN else []
+    folded = [one for one in mine if one.whole and not one.beside] if len(mine) > MOST_OPEN else []
     shown = [one for one in mine if one not in folded]
+    beside = [one for one in shown if one.whole and not any(one.graphs)] if len(shown) > MOST_OPEN else []
+    shown = [one for one in shown if one not in beside]
     pen = _Pen(listing, ids)
     parts = [f'<div class="oddrank"><style>{_style()}</style>', pen.head(mine, title)]
     if not mine:
@@ -71,6 +74,7 @@ def fragment(listing: Listing, title: str = "") -> str:
     if len(mine) > 4:
         parts.append(pen.index(shown or folded))
     parts += [pen.section(one) for one in shown]
+    parts.append(pen.fold(beside, "that ran in eager"))
     parts.append(pen.fold(folded, "that compiled whole"))
     parts.append(pen.fold(theirs, "of libraries"))
     return "".join(parts) + "</div>"
@@ -130,7 +134,7 @@ class _Pen:
             '<i class="hollow">↰A</i> inlined into graph A of its caller': any(c.inlined for c in cells),
             "<i>✂</i> the graph ends": "break" in notes,
             "<i>⊘</i> given up": bool(notes & {"gave-up", "def"}),
-            '<i class="eager"></i> runs in eager': any(c.eager for c in cells),
+            '<i class="eager"></i> runs in eager': any(c.eager or c.also for c in cells),
             "<i>↻</i> compiled again": "recompile" in notes,
             "<i>⇄</i> collective": "collective" in notes,
             "<i>≠</i> " + ("the runs differ" if self.listing.against else "ranks differ"): any(
@@ -197,6 +201,7 @@ class _Pen:
             + (f"<span>{one.seconds:.1f} s compiling</span> " if one.seconds >= 0.05 else "")
             + '<span class="cut">cannot compile</span> ' * one.error
             + f'<span class="cut">eager{f": {one.eager_on}" if one.eager_on else ""}</span> ' * one.eager
+            + f"<span>in eager{', too' if any(one.graphs) else ''}</span> " * (one.beside and not one.eager)
             + f'<span class="differ">≠ {"runs" if self.listing.against else "ranks"} differ</span>'
             * one.differs
         )
@@ -279,6 +284,7 @@ def _lane(c: Cell) -> str:
             "several" * c.several,
             "split" * c.split,
             f"ends {c.cut}" * c.ends,
+            "also" * c.also,
         ]
         letters = "".join(c.graphs) if len("".join(c.graphs)) <= 4 else f"{len(c.graphs)}"
         if c.cut == "middle":
@@ -293,6 +299,7 @@ def _lane(c: Cell) -> str:
             f'<small title="in compile {_escape(c.only)} only">{_escape(c.only)}</small>' if c.only else ""
         )
         inside += '<span class="unseen">✂</span>' * (c.ends and c.cut != "middle")
+        inside += '<span class="unseen">eager</span>' * c.also
     elif c.ends or c.error:
         kinds.append("cut")
         style = f"color:{_CUT}"

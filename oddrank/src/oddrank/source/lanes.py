@@ -16,7 +16,7 @@ from oddrank.source.words import cut, short
 if TYPE_CHECKING:
     from oddrank.source.builder import Builder
 
-__all__ = ["Home", "LaneBlocks", "Part", "Region", "last_name"]
+__all__ = ["Eager", "Home", "LaneBlocks", "Part", "Region", "last_name"]
 
 MOST_OPERATORS = 200  # of a stage of a line
 MOST_COMPILES = 30  # that are named in a cell
@@ -32,17 +32,38 @@ STAGES = {"dynamo": "Dynamo", "forward": "forward", "backward": "backward"}
 
 
 @dataclass(slots=True)
+class Eager:
+    """A function that a rank ran in Python, outside of all that is compiled.
+
+    Args:
+        rank: The rank.
+        file, line, func: Where its `def` stands, and its name.
+        calls: How often it was called.
+        steps: In so many steps; 0 for all calls since the first compiled one.
+    """
+
+    rank: int
+    file: str
+    line: int
+    func: str
+    calls: int
+    steps: int
+
+
+@dataclass(slots=True)
 class Part:
     """What one rank has in one function.
 
     Args:
         marks, ran: Its facts.
+        eager: Its calls in Python, outside of all that is compiled; None for none that are known.
         held: A code and a line of it -> which of its compiles have an operator there.
         first: A code, a line and a stage -> the first of its compiles that has anything there.
     """
 
     marks: list[Mark] = field(default_factory=list)
     ran: list[Collective] = field(default_factory=list)
+    eager: Eager | None = None
     held: dict[tuple[Region, int], set[int]] = field(default_factory=dict)
     first: dict[tuple[Region, int, str], int] = field(default_factory=dict)
 
@@ -101,7 +122,8 @@ class LaneBlocks:
             eager |= {c.line for c in part.ran}
             given_up = given_up or any(last_name(c.func) == last_name(home[3]) for c in part.ran)
         self.eager = given_up or bool(eager)
-        self._eager_lines = None if given_up else eager
+        self.beside = part.eager is not None
+        self._eager_lines = None if given_up or self.beside else eager
 
     def owners_letter(self, region: Region) -> str:
         """The letter of a graph in the function that it begins in."""
@@ -185,11 +207,12 @@ class LaneBlocks:
                 region = None  # a branch that was not taken, as far as one can tell
             cell = self._cell(n, region, mine, begun)
             cell.eager = (
-                self.eager
+                (self.eager or self.beside)
                 and not region
                 and n not in inner
                 and (self._eager_lines is None or n in self._eager_lines)
             )
+            cell.also = self.beside and bool(region) and n not in inner
             if region and region != before:
                 cell.edge = "only"
             elif region:

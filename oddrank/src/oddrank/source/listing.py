@@ -73,6 +73,7 @@ class Cell:
         before: The letter of the graph that ends in the middle.
         error: It cannot be compiled.
         eager: It runs in eager.
+        also: It is in a block, and runs in eager, too: calls of the function outside of what is compiled.
         split: DDP begins another part of the graph.
         only: The compiles that hold the line, where others of the same code do not: '1, 3'.
         runs: How often the block runs in a step, at its first line; None elsewhere, and where nothing was profiled.
@@ -88,6 +89,7 @@ class Cell:
     before: str = ""
     error: bool = False
     eager: bool = False
+    also: bool = False
     split: bool = False
     only: str = ""
     runs: float | None = None
@@ -168,6 +170,7 @@ class Section:
         seconds: Of compiling, in the slowest rank.
         eager: Whether a lane runs in eager.
         eager_on: Which ranks, in words; '' for all.
+        beside: Whether it ran in eager outside of what is compiled, on any rank.
         error: Whether a lane cannot be compiled.
         library: Whether it is not the program's.
     """
@@ -185,6 +188,7 @@ class Section:
     seconds: float = 0.0
     eager: bool = False
     eager_on: str = ""
+    beside: bool = False
     error: bool = False
     library: bool = False
 

@@ -13,6 +13,7 @@ SIGNS = {
     "break": "✂",
     "gave-up": "⊘",
     "def": "⊘",
+    "eager": "▨",
     "error": "✗",
     "collective": "⇄",
     "recompile": "↻",
@@ -27,6 +28,7 @@ WORDS = {
     "break": "graph ends",
     "gave-up": "given up here",
     "def": "runs in eager",
+    "eager": "runs in eager",
     "error": "cannot compile",
     "cause": "given up because",
     "recompile": "compiled again",
@@ -35,7 +37,14 @@ WORDS = {
 }
 HUES = (33, 36, 170, 110)  # of xterm's 256 colours; they repeat after four graphs
 _BROKEN, _AGAIN, _CALL, _FAINT = "38;5;166", "38;5;172", "36", "2"
-_INK = {"collective": _CALL, "recompile": _AGAIN, "inlined": _FAINT, "split": _FAINT, "shape": _FAINT}
+_INK = {
+    "collective": _CALL,
+    "recompile": _AGAIN,
+    "inlined": _FAINT,
+    "eager": _FAINT,
+    "split": _FAINT,
+    "shape": _FAINT,
+}
 _KEY = "┃A operators in graph A   │ in A, without one of its own   ⠿ inlined   ✂ graph ends   ┊ eager   ×2 a step"
 _NARROW = 60  # columns; a terminal with fewer is written as wide as this
 
@@ -110,6 +119,7 @@ class _Pen:
         runs = [2 + len(self.runs(c)) for row in one.rows for c in row.cells if c.runs is not None]
         wide = max([4, *(len(lane.head) for lane in one.lanes), *runs]) + 1
         wide += any(c.cut for row in one.rows for c in row.cells)
+        wide += any(c.also for row in one.rows for c in row.cells)
         lines = [
             self.ink("1", printable(one.name)) + self.ink(_FAINT, f"  {printable(one.file)}:{one.first}")
         ]
@@ -159,5 +169,6 @@ class _Pen:
             letters = f"{c.before}✂{c.block}"
         body = "✂" * (c.cut == "above") + bar + letters[: wide - 2] + "✂" * (c.cut == "below") + self.runs(c)
         body += f"/{c.only}" if c.only else ""
+        body += "┊" * c.also
         hue = HUES[(ord(c.block[-1]) - 65) % 4] if c.block.isalpha() else 245
         return self.ink(f"38;5;{hue}", f"{body:<{wide}}")

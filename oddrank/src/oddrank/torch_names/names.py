@@ -228,6 +228,11 @@ def hidden(fn: Any) -> bool:
     return bool(getattr(fn, "_torchdynamo_disable", False))
 
 
+def is_compiled(fn: Any) -> bool:
+    """Say whether a function is one that `torch.compile` returned, or shares its attributes."""
+    return hasattr(fn, "_torchdynamo_orig_callable") and not hidden(fn)
+
+
 def compiled_in_place(module: Any) -> bool:
     """Say whether a module is one that `torch.compile` returned, or `module.compile()` was called."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
