@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from browsers import ARTIFACTS, ROOT
+from oddrank.page import document, table
 
 from oddrank import command as cli
 
@@ -35,6 +36,32 @@ def page(browser, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("look") / "page"
     assert cli.main(["look", "--out", str(folder), str(SCRIPT)]) == 0
     return (folder / "index.html").as_uri()
+
+
+# what of a page begins or ends beyond its edge
+BEYOND = """
+document.querySelectorAll('details').forEach(one => { one.open = true })
+return [document.documentElement.scrollWidth, document.documentElement.clientWidth]
+"""
+LIBRARY = "transformers/models/llama/modeling_llama.py:456 (LlamaForCausalLM.forward)"
+
+
+@pytest.mark.parametrize("width", [900, 1100, 1400])
+def test_long_places_make_no_page_wider_than_its_window(browser, page, tmp_path, width):
+    heads = ["rank", "name", "place", "seconds", "Dynamo: tracing and guards, s", "backend, s"]
+    row = ["0", f"LlamaForCausalLM.forward, resumed at {LIBRARY}", LIBRARY, "1.413", "1.412", "0.00049"]
+    longest = [f"{LIBRARY.replace(' ', '/')}/{'library/' * 30}", *row[1:]]
+    parts = [
+        table(heads, [row], "", {0, 3, 4, 5}),
+        table(heads, [longest]),
+        f"<ol><li>{longest[0]}</li></ol>",
+    ]
+    (tmp_path / "index.html").write_text(document("long places", parts))
+    browser.set_window_size(width, 1000)
+    for address in (page, (tmp_path / "index.html").as_uri()):
+        browser.get(address)
+        reach, window = browser.execute_script(BEYOND)
+        assert reach <= window <= width
 
 
 def window(canvas: Any) -> list[float]:

@@ -110,7 +110,14 @@ def test_what_is_silent_is_said_and_its_repaired_twin_stays_silent(ranks, what):
 
 @pytest.mark.parametrize("kind", ["networks", "cleared"])
 def test_backwards_that_are_for_something_else_are_not_taken_for_accumulation(ranks, kind):
-    assert not [cause.said for cause in causes(look(ranks, two, kind)) if "not needed" in cause.said]
+    looked, several = look(ranks, two, kind), kind == "networks"
+    assert not [cause.said for cause in causes(looked) if "not needed" in cause.said]
+    checked = re.findall("<li>(.*?)</li>", html(looked).partition("looked at in the training")[2])
+    assert checked[0].startswith(f"gradients of {4 if several else 2} parameters in 3 optimizer steps")
+    assert re.search(
+        "not looked at: there are several modules" if several else "Linear: in 6 of 6 backwards", checked[1]
+    )
+    assert "whether inputs and losses of ranks 0, 1 were the same batch" in checked
 
 
 def frozen(why: str, wrong: bool) -> None:

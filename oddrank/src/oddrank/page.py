@@ -16,7 +16,9 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 padding:0 16px}h1{font-size:24px;margin:0}h2{font-size:18px;margin:34px 0 6px;border-bottom:1px solid var(--line)}
 table{border-collapse:collapse;font-size:13px;margin:6px 0}.quiet{color:var(--quiet)}a{color:var(--link)}
 td,th{text-align:left;padding:3px 12px 3px 0;vertical-align:top}tr+tr td{border-top:1px solid var(--line)}
-th{border-bottom:1px solid var(--quiet)}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td:not(:first-child),summary,li,p{overflow-wrap:anywhere}body>table{display:block;overflow-x:auto}
+.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
+th{border-bottom:1px solid var(--quiet)}.diff{overflow-x:auto}
 .bad,.good{border-left:4px solid #D55E00;padding-left:10px}.good{border-color:#009E73}
 img{max-width:100%;background:#fff;border-radius:4px}pre{white-space:pre-wrap;background:var(--shade);padding:8px}
 ol.first li{margin-bottom:10px}code{font-size:13px}summary{cursor:pointer}.diff{color:#222;background:#fff;padding:8px}

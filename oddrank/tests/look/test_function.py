@@ -147,7 +147,7 @@ def test_a_function_that_the_program_uses_is_the_step(ranks, fn, step, regions):
     ("fn", "args", "step", "why"),
     [
         (lambda: None, (), "", "called nothing that torch.compile made"),
-        (train, (2,), "", "there are 2 steps and the first 2 are skipped: skip fewer of them"),
+        (train, (2,), "", "2 steps were found and the first 2 are skipped: skip fewer of them"),
         (train, (4, False), "", "no optimizer.step ended a step after 12 compiled calls"),
         (serving, (5,), "Server.other", "Server.other was never called"),
     ],

@@ -80,7 +80,7 @@ def test_ranks_that_diverge_fail_unless_the_baseline_did():
 def test_what_cannot_be_compared_is_refused():
     fewer = counted()
     del fewer["ranks"]["1"]
-    with pytest.raises(ValueError, match="the baseline is of 1 ranks, and these are 2"):
+    with pytest.raises(ValueError, match="the baseline is of 1 rank, and these are 2"):
         gate.compare(fewer, counted())
     with pytest.raises(ValueError, match="per forward, and this run per step"):
         gate.compare({**counted(), "unit": "forward"}, counted())

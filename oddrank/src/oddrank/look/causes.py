@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look import (
     checkpoints,
     crossed,
@@ -17,7 +18,7 @@ from oddrank.look import (
     rescaled,
     step_collectives,
     switches,
-    training,
+    trained,
     uncompiled,
     weight_names,
 )
@@ -196,7 +197,7 @@ def _unused(looked: Look) -> list[Cause]:
     called = made[made["calls"] > 0].drop_duplicates(["place", "name"])
     if len(called) and not any(row.operators for row in looked.compiled):
         for row in called.itertuples():
-            said = f"nothing was compiled: {row.calls} calls of {row.name}, and 0 graphs"
+            said = f"nothing was compiled: {counted(row.calls, 'calls')} of {row.name}, and 0 graphs"
             why = fix = ""
             if not row.own:
                 why, fix = _no_frame(looked, row.ddp)
@@ -272,9 +273,9 @@ def _training(looked: Look) -> list[Cause]:
     """What the recorded steps did not train, trained on the same data or to no number, or averaged without need."""
     held, wrong = looked.held, float("inf")
     seen = held["seen"]
-    found = [*training.broken(seen), *training.gradients(held["parameters"]), *training.batches(seen)]
+    found = [*trained.broken(seen), *trained.gradients(held["parameters"]), *trained.batches(seen)]
     return [_of(one, wrong) for one in found] + [
-        _of(one, WASTED) for one in training.synchronized(held["averages"])
+        _of(one, WASTED) for one in trained.synchronized(held["averages"])
     ]
 
 
@@ -311,7 +312,7 @@ def _recompiles(looked: Look) -> list[Cause]:
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
                 fix = "compile one module of your own that calls them" if over else "expected for each object"
-        said = f"{title} {verb} compiled {count} times"
+        said = f"{title} {verb} compiled {counted(count, 'times')}"
         if over:
             said += f", then given up: the {LIMIT}{_in_python(looked, name)}"
         cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"

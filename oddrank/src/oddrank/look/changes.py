@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from oddrank.counted import counted
+
 __all__ = ["CHANGES", "Change", "Told", "first_step", "reference", "shown", "tell"]
 
 COUNTS = ("breaks", "frames given up", "graphs", "recompiles", "collectives")
@@ -201,7 +203,7 @@ def _compare_values(first: Data, other: Data, told: Told) -> None:
 
 def _far(far: Data) -> str:
     if far["equal"]:
-        return f"{far['compared']} tensors, bit-equal"
+        return f"{counted(far['compared'], 'tensors')}, bit-equal"
     relative = (
         f"{far['relative']:.2g} of the largest number" if far["relative"] < float("inf") else "infinite"
     )

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oddrank.counted import counted
 from oddrank.files import Unsaved, write
 from oddrank.places import place
 from oddrank.record import Compile, Range, Tables, break_times
@@ -22,7 +23,8 @@ from oddrank.record.timeline import collective_op, point_to_point
 __all__ = ["chrome_trace", "save"]
 
 INSIDE_US = 1.0  # a flow's point lies so far behind the beginning of its slice, or in its middle
-LEFT = "{} collectives have no arrow: their group is unknown, or its ranks differ"
+LEFT = "collectives have no arrow"
+UNKNOWN = "the group is unknown, or its ranks differ"
 NO_CLOCK = "no arrows: these ranks share no clock"
 Track = tuple[int, int]  # rank, and number of the thread
 
@@ -161,7 +163,7 @@ def _flows(ranges: Sequence[Range], tracks: dict[int, Track]) -> tuple[list[dict
                 written += _arrow(call, number, f"{collective_op(call[0].name)}, group {group}", tracks)
             calls = sum(map(len, by_rank.values()))
             left += (calls - len(connected) * len(by_rank)) * (len(members) > 1)
-    return written, LEFT.format(left) if left else ""
+    return written, f"{counted(left, LEFT)}: {UNKNOWN}" if left else ""
 
 
 def _same(call: Sequence[Range]) -> bool:

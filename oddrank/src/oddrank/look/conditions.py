@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from oddrank.counted import counted
 from oddrank.record import install
 from oddrank.record.compiles import Try
 
@@ -93,7 +94,7 @@ def _short(number: int, did: Callable[[str], None]) -> None:
             if count == number:
                 batch, was = shorter(batch)
                 if was > 1:
-                    did(f"its batch {number} had {was - 1} rows, the others {was}")
+                    did(f"its batch {number} had {counted(was - 1, 'rows')}, the others {was}")
             yield batch
 
     DataLoader.__iter__ = shortened  # type: ignore[method-assign, assignment]

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oddrank.counted import counted
 from oddrank.look.agreement import CANNOT_TELL, WRONG, Answer, Region, Value
 from oddrank.page import document, escape
 
@@ -53,7 +54,7 @@ def html(body: Mapping[str, Any], answer: Answer, values: Sequence[Value], regio
     ]
     parts = [
         f"<h1>{escape(body['program'])}: compiled against eager</h1>",
-        f"<p class='quiet'>{body['ranks']} ranks. Each run has the same seeds.</p>",
+        f"<p class='quiet'>{counted(body['ranks'], 'ranks')}. Each run has the same seeds.</p>",
         f"<p class='{look}'>{escape(answer.kind[:1].upper() + answer.kind[1:])}: {escape(answer.said)}.</p>",
         *(f"<p>{name}: {escape(said)}.</p>" for name, said in
           (("Where", answer.where), ("Why", answer.why), ("Fix", answer.fix)) if said),

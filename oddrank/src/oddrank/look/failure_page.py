@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.live.failure import name_all
 from oddrank.look import compile_start, frames, journal, program_source
 from oddrank.look.breaks import breaks_of
@@ -102,7 +103,7 @@ def _result(compile_: Try, why: dict[str, str]) -> str:
         return f"failed: {compile_.failure[0]}"
     if row.outcome == "gave-up":
         return f"given up: {why.get(row.id) or compile_.failure[1].partition(chr(10))[0] or 'plain Python'}"
-    return f"{row.operators} operations" + (", then a graph break" if row.broke else "")
+    return counted(row.operators, "operations") + (", then a graph break" if row.broke else "")
 
 
 def _guards(texts: pd.DataFrame) -> list[str]:

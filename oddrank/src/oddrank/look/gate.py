@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.files import Unsaved, write_json
 from oddrank.look.look import COUNTS, Look
 
@@ -93,7 +94,7 @@ def load(path: Path, ranks: int | None = None) -> dict[str, Any]:
 
 def _of_ranks(baseline: dict[str, Any], names: Set[str]) -> None:
     if (was := baseline["ranks"].keys()) != names:
-        raise ValueError(f"the baseline is of {len(was)} ranks, and these are {len(names)}")
+        raise ValueError(f"the baseline is of {counted(len(was), 'ranks')}, and these are {len(names)}")
 
 
 def compare(baseline: dict[str, Any], now: dict[str, Any]) -> pd.DataFrame | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.files import write
 from oddrank.look import (
     callables,
@@ -28,6 +29,7 @@ from oddrank.look import (
     rows,
     step_collectives,
     switch_effects,
+    trained,
     training,
     uncompiled,
     weight_names,
@@ -237,7 +239,7 @@ class Look:
         for title, compared in self.differing("dynamo"):
             if title not in self.resized():
                 among = " and ".join(compared.names)
-                told = self._renumbered.get(title) or f"{compared.different} lines differ"
+                told = self._renumbered.get(title) or counted(compared.different, "lines differ")
                 return f"the graph of {title}: {told} between {among}"
         for title, ranks in self.partial():
             return f"{title} was compiled on rank {ranks} only"
@@ -392,7 +394,7 @@ class Look:
         tables |= {"breaks": self.record.breaks.frame(), "counts": self.record.counts.frame()}
         tables |= {f"all_{part}": whole[part] for part in WHOLE} | self.held
         verdicts = [self.verdict()]
-        title = f"{self.name}: {self.steps} {self.unit}s of {len(self.ranks)} ranks"
+        title = f"{self.name}: {counted(self.steps, f'{self.unit}s')} of {counted(len(self.ranks), 'ranks')}"
         view = "labkit.views:strip"
         return Report(name, title, self.record.label, tables, verdicts, self.provenance, self.notes, view)
 
@@ -497,7 +499,7 @@ def together(reports: list[Report]) -> Look:
     if cut:
         who = f"rank {' and '.join(map(str, cut))}"
         notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
-    notes += training.drawn_alike(held["seen"])
+    notes += trained.drawn_alike(held["seen"])
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)
@@ -540,14 +542,14 @@ def nothing(looked: Look | None, options: Options) -> str:
         return "the ranks wrote nothing"
     steps, calls = looked.provenance["steps"], looked.provenance["compiled calls"]
     if steps and not looked.provenance["last step ended"]:
-        said = f"no optimizer.step ended a step after {calls} compiled calls (is it in compiled code?)"
+        said = f"no optimizer.step ended a step after {counted(calls, 'compiled calls')} (is it in compiled code?)"
         return f"{said}: {NAME_A_STEP}"
     if steps > options.skip:
-        return f"nothing was recorded of {steps} steps: {'; '.join(looked.notes) or 'they did not end'}"
+        return f"nothing was recorded of {counted(steps, 'steps')}: {'; '.join(looked.notes) or 'they did not end'}"
     if steps:
-        return f"there are {steps} steps and the first {options.skip} are skipped: skip fewer of them"
+        return f"{counted(steps, 'steps were')} found and the first {options.skip} are skipped: skip fewer of them"
     if options.step:
         return f"{options.step} was never called"
     if calls:
-        return f"{calls} compiled calls and no optimizer.step after them: {NAME_A_STEP}"
+        return f"{counted(calls, 'compiled calls')} and no optimizer.step after them: {NAME_A_STEP}"
     return f"the main thread called nothing that torch.compile made: {NAME_A_STEP}"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from oddrank.look import causes, program_source, replicas, step_collectives, switches
+from oddrank.counted import counted
+from oddrank.look import causes, program_source, replicas, step_collectives, switches, trained
 from oddrank.look.breaks import Phase, phases
 from oddrank.look.frames import table
 from oddrank.look.library_breaks import folded
@@ -39,7 +40,8 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
     }[unit]  # fmt: skip
     parts = [
         f"<h1>{escape(looked.name)}</h1>",
-        f"<p class='quiet'>{looked.steps} {unit}s ({how}) on {len(looked.ranks)} ranks · {escape(looked.record.label)}"
+        f"<p class='quiet'>{counted(looked.steps, f'{unit}s')} ({how}) on {counted(len(looked.ranks), 'ranks')}"
+        f" · {escape(looked.record.label)}"
         f"{'' if pd.isna(took) else f' · {took:.1f} ms a {unit} under the profiler'}</p>",
         f"<div class='bad'><b>The script failed after these {unit}s were recorded.</b>"
         f"<pre>{escape(failure)}</pre></div>"
@@ -101,6 +103,13 @@ def _to_do(looked: Look) -> list[str]:
     for one in own:
         places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
         parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
+    held = looked.held
+    if looked.unit == "step":
+        every = trained.checked(held["parameters"], held["averages"], held["seen"])
+        told = "".join(f"<li>{escape(one)}</li>" for one in every)
+        parts.append(
+            f"<details><summary>What was looked at in the training</summary><ul>{told}</ul></details>"
+        )
     switched = switches.rows(looked)
     said = "What torch's own record proves. What it says nothing of has no row."
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]
@@ -133,7 +142,7 @@ def _ranks(looked: Look) -> list[str]:
     for stage, title in (("dynamo", "graph"), ("guards", "guards")):
         differing = looked.differing(stage)
         for name, compared in differing[:3]:
-            said = f"<summary>The {title} of {escape(name)}: {compared.different} lines differ</summary>"
+            said = f"<summary>The {title} of {escape(name)}: {counted(compared.different, 'lines differ')}</summary>"
             parts.append(f"<details>{said}<div class='diff'>{compared._repr_html_()}</div></details>")
         if len(differing) > 3:
             parts.append(f"<p class='quiet'>… and {len(differing) - 3} more with other {title}.</p>")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oddrank import machine
+from oddrank.counted import counted
 from oddrank.files import below, write, write_json
 from oddrank.look import command, decisions, look, values
 from oddrank.look.command import world_size
@@ -239,7 +240,9 @@ def _row(
         if wrong := [each for each in apart.kinds.values() if not each.close]:
             told.append("numbers")
             why.append(f"numbers differ from those without it: {_said(apart)}")
-        compared = f"{sum(each.compared for each in apart.kinds.values())} tensors" if not wrong else ""
+        compared = (
+            counted(sum(each.compared for each in apart.kinds.values()), "tensors") if not wrong else ""
+        )
     else:
         compared = ""
     mine, theirs = decisions.read(trial.folder), decisions.read(base.folder)

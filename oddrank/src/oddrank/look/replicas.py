@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from oddrank import torch_names
+from oddrank.counted import counted
 
 __all__ = [
     *("KINDS", "SHARDS", "TYPES"),
@@ -68,7 +69,7 @@ KINDS = {
     " broadcast_buffers=False",
 }
 PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
-OTHER = "plain parameters of modules that are in neither DDP nor fully_shard"
+OTHER = "plain parameters in neither DDP nor fully_shard"
 SHARDS = "sharded DTensors"
 _CHUNK = 1 << 18  # elements at a time
 _WEIGHT, _FACTOR = 2654435761, 6364136223846793005  # of an element, and of what comes before a chunk
@@ -206,12 +207,13 @@ def compared(
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             why += gradients([name for name in names if name not in set(known["name"])])
             found[kind] = (
-                f"{len(names)} of {count} {kind} differ: {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
+                f"{len(names)} of {counted(count, kind)} {'differs' if len(names) == 1 else 'differ'}:"
+                f" {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
             )
         elif count:
-            found[kind] = f"{count} {kind} are equal"
+            found[kind] = counted(count, f"{kind} are equal")
     left = int((held["kind"] == OTHER).sum())
-    return found | ({OTHER: f"{left} {OTHER} were not compared"} if left else {})
+    return found | ({OTHER: counted(left, f"{OTHER} were not compared")} if left else {})
 
 
 def _started(table: pd.DataFrame) -> pd.DataFrame:
@@ -256,10 +258,9 @@ def _constants(table: pd.DataFrame) -> list[str]:
     ]
     names = [str(rows["name"].iloc[0]) for rows in apart if _CONSTANT in str(rows["first"].iloc[0])]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    said = (
-        f"of those that began as a constant, {', '.join(names[:4])}{more} differ: shards may, copies must not"
-    )
-    return [said] if names else []
+    differ = "differs" if len(names) == 1 else "differ"
+    said = f"of those that began as a constant, {', '.join(names[:4])}{more} {differ}"
+    return [f"{said}: shards may, copies must not"] if names else []
 
 
 def wrong(

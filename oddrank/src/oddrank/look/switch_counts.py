@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look.look import Look
 from oddrank.torch_names import OPTIMIZE_DDP, PASSES
 
@@ -64,7 +65,7 @@ def _fsdp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
         for rank, mine in part.groupby("rank"):
             calls, runs = mine["before"].astype(int).sum(), mine["after"].astype(int).sum()
             bypass = (mine["after"] == "0").sum()
-            text = f"called {calls} times; FSDP2's hook before the forward ran {runs} times"
+            text = f"called {counted(calls, 'times')}; FSDP2's hook before the forward ran {counted(runs, 'times')}"
             if bypass:
                 text = f"bypasses FSDP2's hooks in {bypass} of {len(mine)} modules: {text}"
             said[int(rank)] = text
@@ -75,7 +76,7 @@ def _fsdp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
         inside = texts[texts["rank"] == looked.ranks[0]]["code"].str.count("all_gather_into_tensor").sum()
         times = gathers.groupby("rank")["times"].sum()
         said = {
-            int(rank): f"did {n} gathers outside of graphs in the run, {inside} in graphs"
+            int(rank): f"did {counted(n, 'gathers')} outside of graphs in the run, {inside} in graphs"
             for rank, n in times.items()
         }
         yield "fully_shard", "gathers of parameters", _by_rank(said)
@@ -89,8 +90,8 @@ def _fsdp(looked: Look, seen: pd.DataFrame) -> Iterable[Row]:
 def _prefetched(part: pd.DataFrame) -> str:
     began = part[part["after"] == "began"]["times"].sum()
     if began:
-        return f"did {began} gathers early, of {part['times'].sum()} asked for"
-    return f"no effect, because {'; '.join(part['note'].unique())} (asked for {part['times'].sum()} times)"
+        return f"did {counted(began, 'gathers')} early, of {part['times'].sum()} asked for"
+    return f"no effect, because {'; '.join(part['note'].unique())} (asked for {counted(part['times'].sum(), 'times')})"
 
 
 def _passes(seen: pd.DataFrame) -> Iterable[Row]:

@@ -6,6 +6,7 @@ import re
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look import gradients, switch_counts
 from oddrank.look.look import Look
 
@@ -40,7 +41,8 @@ def rows(looked: Look) -> pd.DataFrame:
         if (place, name) in unused:
             got = "no effect, because it is never called"
         else:
-            got = f"called {calls} times" if part["calls"].any() else "part of another compiled call"
+            often = counted(int(calls), "times") if calls.isdigit() else f"{calls} times"
+            got = f"called {often}" if part["calls"].any() else "part of another compiled call"
         times = part.groupby("rank").size().max()
         found.append(("torch.compile", f"{name} at {place}{f', {times} of them' if times > 1 else ''}", got))
     if len(made):
@@ -48,7 +50,7 @@ def rows(looked: Look) -> pd.DataFrame:
         for all_, full, ops in dict.fromkeys(
             (len(of), sum(n > 0 for n in of), sum(of)) for of in each.values()
         ):
-            got = f"graphs: {full}, with {ops} operators; regions without a graph: {all_ - full}"
+            got = f"graphs: {full}, with {counted(ops, 'operators')}; regions without a graph: {all_ - full}"
             found.append(("torch.compile", "all of the above", got if full else f"no effect: {got}"))
     found += switch_counts.rows(looked)
     for call, placed in gradients.untold(looked.held["gradients"]):

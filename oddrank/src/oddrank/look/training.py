@@ -19,28 +19,25 @@ from torch.nn.parallel import DistributedDataParallel
 from oddrank.live import introspect
 from oddrank.live.introspect import Collective
 from oddrank.look import replicas
-from oddrank.look.finding import Finding
 from oddrank.look.steps import Steps
 from oddrank.look.unchanged import TYPES as UNCHANGED
 from oddrank.look.unchanged import Unchanged
 from oddrank.look.values import leaves
 from oddrank.torch_names import hide_from_dynamo
 
-__all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "broken", "gradients", "synchronized"]
+__all__ = ["AVERAGES", "DREW", "FSDP", "PARAMETERS", "SEEN", "Training"]
 
 # of each parameter of an optimizer: its steps since the record began, and in how many it had no gradient, or zeros
 PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
 PARAMETERS |= {"zero": "int64", **UNCHANGED, "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
 AVERAGES = {"rank": "int64", "how": "str", "name": "str", "steps": "int64", "backwards": "int64"}
-AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
+AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool", "skipped": "str"}
 # what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step; without `ranks`,
 # a loss of this rank that is no finite number
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
-MOST = 4  # names that are listed
-# half of the last bit, between the smallest and the largest number of one exponent
-LOW = {"bfloat16": "0.2 to 0.4 %", "float16": "0.02 to 0.05 %"}
-_FSDP = "fully_shard"
+MOST = 4  # calls that are listed
+FSDP = "fully_shard"
 DREW = "random"
 
 
@@ -188,7 +185,7 @@ class Training:
         forwards = [
             (at, min((began for *_, began, _ in self._backwards if began > at), default=0)) for at in begins
         ]
-        gathers = {name for one in found if one.how == _FSDP for name in one.groups}
+        gathers = {name for one in found if one.how == FSDP for name in one.groups}
         called = dict.fromkeys(
             f"dist.{call.called} at {call.place}"
             for call in known
@@ -204,24 +201,33 @@ class Training:
         since_ns: int,
         entered: Mapping[int, tuple[int, str]],
     ) -> Iterator[tuple[Any, ...]]:
-        """The one module whose gradients ranks average.
-
-        None where a reduction could be of something else: with several such modules or optimizers, on a mesh of several
-        dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
-        """
+        """The modules whose gradients ranks average; how often, where a reduction can be of nothing else."""
         each = Counter(turn for turn, *_ in self._whole_turns())
-        lost = not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns)
-        if lost or (len(found), len(self._optimizers), len(set(each.values()))) != (1, 1, 1):
+        if why := self._why_not(found, known, each, since_ns):
+            yield from ((one.how, one.name, 0, 0, 0, -1, "", False, why) for one in found)
             return
         (one,) = found
-        if len(one.groups) > 1:
-            return
         mine = [call for call in known if call.group in one.groups and "reduce" in f"{call.op} {call.called}"]
         within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
         when, where = entered.get(one.ident, (0, ""))
         sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
         counts = (len(each), sum(each.values()), len({at for at, _ in within}), sent)
-        yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False])
+        yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False]), ""
+
+    def _why_not(
+        self, found: Sequence[_Averaged], known: Sequence[Collective], each: Counter[int], since_ns: int
+    ) -> str:
+        """Why it cannot be told how often the gradients of a module are averaged."""
+        many = {"modules": len(found), "optimizers": len(self._optimizers)}
+        if several := next((name for name, count in many.items() if count > 1), ""):
+            return f"there are several {several}"
+        if not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns):
+            return "torch's flight recorder does not have all collectives of these steps"
+        if not (found and self._optimizers and each):
+            return "no backward and optimizer step were recorded"
+        if len(set(each.values())) > 1:
+            return "optimizer steps have different numbers of backwards"
+        return "its mesh has several dimensions" if len(found[0].groups) > 1 else ""
 
     def _within(self, time_ns: int) -> int:
         """When the backward began that a time lies in; 0 for none."""
@@ -275,192 +281,12 @@ def _averaging() -> Iterator[_Averaged]:
                 meshes: list[Any] = [getattr(p, "device_mesh", None) for p in module.parameters()]
                 groups = {group.group_name for mesh in meshes if mesh for group in mesh.get_all_groups()}
                 # `fully_shard` makes a class of its own, with the name of the module's before it
-                yield _Averaged(_FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module))
+                yield _Averaged(FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module))
                 break
 
 
 def _named(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
-
-
-# --- what is found in the tables of all ranks ---
-
-
-def gradients(table: pd.DataFrame) -> list[Finding]:
-    """Parameters of optimizers that had no gradient, or zeros, in every recorded step on every rank that has them.
-
-    Args:
-        table: What all ranks noted, with the columns of `PARAMETERS`.
-    """
-    if table.empty:
-        return []
-    by_name = table.groupby("name", sort=False)
-    every, steps = len(by_name), int(table["steps"].max())
-    found = []
-    none = by_name.filter(lambda rows: bool((rows["missing"] == rows["steps"]).all()))
-    names = list(dict.fromkeys(none["name"]))
-    if names and not none["held"].any():
-        found.append(
-            Finding(
-                "",
-                f"the optimizer steps on {len(names)} tensors that no module holds, and none of them had a gradient"
-                f" in {steps} of {steps} recorded steps",
-                "the model has other parameters by now than when the optimizer was made",
-                "make the optimizer after fully_shard, DDP, .to() and load_state_dict(assign=True)",
-            )
-        )
-    elif names:
-        calls = next(iter(none["calls"][none["calls"] != ""]), "")
-        why = f"a collective in place has no backward, and a forward calls {calls}" if calls else ""
-        fix = "where they should be trained, find what cuts them off from the loss: .detach(), no_grad, a module that"
-        fix += " does not run, a collective in place (torch.distributed.nn.functional has those with a gradient);"
-        fix += " else leave them out of the optimizer"
-        found.append(Finding("", f"{_listed(names, every)} had no gradient in {_of(steps)}", why, fix))
-    zero = by_name.filter(lambda rows: bool((rows["zero"] == rows["steps"]).all()))
-    if names := list(dict.fromkeys(zero["name"])):
-        fix = "where they should be trained, find what multiplies by zero: a mask, a factor, a saturated activation,"
-        fix += " a softmax or cross_entropy over one class"
-        found.append(
-            Finding("", f"the gradient of {_listed(names, every)} was zero in {_of(steps)}", "", fix)
-        )
-    still = by_name.filter(lambda rows: bool((rows["still"] > 0).all() and rows["held"].all()))
-    rounded = still[still["dtype"].isin(LOW)]
-    for those in [still] if still["name"].nunique() == every else [rounded] if len(rounded) else []:
-        found.append(_unchanged(those, every))
-    return found
-
-
-def _unchanged(rows: pd.DataFrame, every: int) -> Finding:
-    names, steps = list(dict.fromkeys(rows["name"])), int(rows["still"].min())
-    said = f"{_listed(names, every)} did not change in {steps} of {steps} optimizer steps in which they were compared,"
-    said += " though their gradients are not zero"
-    if not rows["rate"].any():
-        why = "their learning rate is 0"
-        fix = "look at lr, and at the schedule: a warm-up that begins at 0 and is not stepped, or one that has ended"
-    elif rows["dtype"].isin(LOW).all():
-        dtype = str(rows["dtype"].iloc[0])
-        why = f"they are {dtype}, and an update of less than half the last bit is lost, {LOW[dtype]} of a number"
-        why += f" (learning rate {rows['rate'].max():g})"
-        fix = "keep parameters in float32, and compute in the smaller dtype: torch.autocast, or MixedPrecisionPolicy of"
-        fix += " fully_shard"
-    else:
-        why, fix = "", "find what puts the old values back, or makes the optimizer skip its step"
-    return Finding("", said, why, fix)
-
-
-def _of(steps: int) -> str:
-    return f"{steps} of {steps} recorded optimizer steps"
-
-
-def _listed(names: Sequence[str], every: int) -> str:
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return f"{len(names)} of {every} parameters ({', '.join(names[:MOST])}{more})"
-
-
-def synchronized(table: pd.DataFrame) -> list[Finding]:
-    """Modules whose gradients were averaged in each of several backwards before one optimizer step.
-
-    Args:
-        table: What all ranks noted, with the columns of `AVERAGES`.
-    """
-    found = []
-    for (how, name), rows in table.groupby(["how", "name"], sort=False):
-        row = rows.iloc[0]
-        if not (rows["backwards"] > rows["steps"]).all() or (rows["averaged"] < rows["backwards"]).any():
-            continue
-        if not rows["sums"].all():  # what the backwards before left was cleared: they are for something else
-            continue
-        each = row.backwards / row.steps
-        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, where"
-        said += f" optimizer.step comes after {each:g} of them"
-        if row.bytes > 0:
-            wasted = row.bytes / row.steps * (1 - 1 / each)
-            said += f": {wasted / 1e6:.3g} of {row.bytes / row.steps / 1e6:.3g} MB a step are not needed"
-        why, fix = "", "enter no_sync() around the forward and backward of all but the last"
-        if how == _FSDP:
-            fix = "set_requires_gradient_sync(False) on the root module before all but the last backward; gradients"
-            fix += " then stay whole on each rank, which takes memory"
-        elif where := next(iter(rows["no_sync"][rows["no_sync"] != ""]), ""):
-            why = f"no_sync at {where} held no forward, and DDP decides there"
-        found.append(Finding("", said, why, fix))
-    return found
-
-
-def broken(table: pd.DataFrame) -> list[Finding]:
-    """Losses that are no finite number: the first step that has one, and its rank.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    mine = table[table["ranks"] == ""]
-    if mine.empty:
-        return []
-    first = mine[mine["step"] == mine["step"].min()]
-    ranks = ", ".join(map(str, sorted(set(first["rank"]))))
-    said = f"the loss is {first['fingerprint'].iloc[0]} in step {first['step'].iloc[0]} of the run on rank {ranks}"
-    later = mine["step"].nunique() - 1
-    said += f", and in {later} of the recorded steps after it" if later else ""
-    fix = "find the first step that has it (--skip 0 records from the beginning), and its data, learning rate and dtype"
-    return [Finding("", said, "", fix)]
-
-
-def _groups(table: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame]]:
-    """Ranks that average gradients with each other, and what these ranks noted."""
-    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
-        named = ranks.split(",")
-        yield named, rows[rows["rank"].astype(str).isin(named)]
-
-
-def _of_each(rows: pd.DataFrame) -> list[list[tuple[Any, ...]]]:
-    """What each rank noted, in its order, to be compared."""
-    columns = ["step", "kind", "fingerprint"]
-    return [list(one[columns].itertuples(index=False, name=None)) for _, one in rows.groupby("rank")]
-
-
-def batches(table: pd.DataFrame) -> list[Finding]:
-    """Ranks that average gradients, and computed on the same inputs with the same losses in every recorded step.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    found = []
-    for named, rows in _groups(table):
-        mine = rows[rows["kind"] != DREW]
-        each, kinds = _of_each(mine), set(mine["kind"])
-        if len(each) < len(named) or kinds != {"loss", "input"} or any(one != each[0] for one in each):
-            continue
-        steps = mine["step"].nunique()
-        found.append(
-            Finding(
-                "",
-                f"ranks {', '.join(named)} average their gradients, and computed the same batch: inputs and losses were"
-                f" equal to the last bit in {steps} of {steps} recorded steps",
-                "",
-                "give each rank a part of the data of its own: DistributedSampler, another seed, or split the stream by"
-                " rank",
-            )
-        )
-    return found
-
-
-def drawn_alike(table: pd.DataFrame) -> list[str]:
-    """Ranks that average gradients, and drew the same random numbers for other inputs in every recorded step.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    said = []
-    for named, rows in _groups(table):
-        drew, given = (_of_each(rows[rows["kind"] == kind]) for kind in (DREW, "input"))
-        alike = len(drew) == len(named) and all(one == drew[0] for one in drew)
-        # a loader draws, too, where an epoch begins
-        each_step = alike and len(drew[0]) == rows["step"].nunique() - 1 >= 2
-        if each_step and any(one != given[0] for one in given):
-            said.append(
-                f"ranks {', '.join(named)} drew the same random numbers in each recorded step, for other inputs"
-                " (dropout, noise, augmentation): seed with the rank where each is to draw its own"
-            )
-    return said
 
 
 _HEARS = (Training._backward, Training._ended, Training._given, Training._trained, Training._after)

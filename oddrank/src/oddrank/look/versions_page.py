@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from oddrank.counted import counted
 from oddrank.look import changes
 from oddrank.look.frames import table
 from oddrank.page import document, escape
@@ -37,7 +38,7 @@ def html(body: dict[str, Any], allowed: list[str]) -> str:
     parts = [
         f"<h1>{escape(body['program'])}</h1>",
         f"<p class='quiet'><code>{escape(body['command'])}</code> on {len(versions)} versions of torch,"
-        f" {len(versions[0]['runs'])} runs each, in turn, with empty compile caches</p>",
+        f" {counted(len(versions[0]['runs']), 'runs')} each, in turn, with empty compile caches</p>",
         *(f"<p class='{_mark(one, allowed)}'>{escape(one.sentence)}.</p>" for one in told),
         table(pd.DataFrame(list(changes.shown(versions))).astype(str)),
     ]

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from oddrank import places, torch_names
+from oddrank.counted import counted
 from oddrank.look import replicas
 from oddrank.look.checkpoints import COMPILED, bare
 from oddrank.look.finding import Finding
@@ -121,7 +122,8 @@ def kept(table: pd.DataFrame) -> list[Finding]:
     for row in table.drop_duplicates([name for name in TYPES if name != "rank"]).itertuples():
         why = f"it has `{row.theirs}`, and `{row.ours}`"
         if row.kind == TWICE:
-            said = f"a dict of {row.count} tensors has weights under two names, that of torch.compile and their own"
+            said = f"a dict of {counted(row.count, 'tensors')} has weights under two names, that of torch.compile and"
+            said += " their own"
             fix = "take all names from the module that torch.compile was given"
         else:
             said = f"names are read here of which a dict has none: it keeps {row.count} of these parameters under"
