@@ -34,13 +34,17 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 KINDS = ("bare", "watched", "record", "recorded")
 LIMIT = 0.10  # of the processor time of a recorded step
 PROGRAMS = ("small", "middle", "sharded", "reads", "parameters", "serving")
-WIDTHS = {"small": 32, "middle": 512, "sharded": 256, "reads": 64, "parameters": 24, "serving": 256}
+WIDTHS = {"small": 32, "middle": 512, "sharded": 256, "reads": 64, "parameters": 256, "serving": 256}
 ROWS = {"small": 16, "middle": 64, "sharded": 64, "reads": 32, "parameters": 32, "serving": 4}
 PARTS = {
     "losses and inputs": ("training.Training._backward", "training.Training._given"),
     "gradients and draws": ("training.Training._trained", "training.Training._after"),
     "values that decide": ("choices.Choices._note",),
-    "modules in eager": ("uncompiled.Uncompiled.enter", "uncompiled.Uncompiled.leave", "uncompiled.Uncompiled._called"),
+    "modules in eager": (
+        "uncompiled.Uncompiled.enter",
+        "uncompiled.Uncompiled.leave",
+        "uncompiled.Uncompiled._called",
+    ),
     "DDP's buckets": ("averaging.Averaging.own",),
     "switches": ("switch_effects.Seen.called",),
 }
@@ -68,8 +72,18 @@ def program(name: str) -> Callable[[], Callable[[], object]]:
     def layers(count: int) -> nn.Sequential:
         return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(count)))
 
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = nn.ParameterList(torch.randn(width) for _ in range(240))
+
+        def forward(self, x: Any) -> Any:
+            return x * torch.stack(tuple(self.scales)).mean(0)
+
     width, x = WIDTHS[name], torch.randn(ROWS[name], WIDTHS[name])
-    model: Any = layers(120 if name == "parameters" else 24 if name == "reads" else 6)
+    model: Any = layers(24 if name == "reads" else 6)
+    if name == "parameters":
+        model = Scaled()
     if name == "sharded":
         for layer in (*model, model):
             fully_shard(layer)
@@ -114,11 +128,9 @@ def measured_parts(took: dict[str, list[float]]) -> Iterator[None]:
     def around(part: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                found = original(*args, **kwargs)
-            finally:
-                took[part].append(time.perf_counter() - began)
+            began = time.thread_time()
+            found = original(*args, **kwargs)
+            took[part].append(time.thread_time() - began)
             return found
 
         return call
@@ -132,7 +144,9 @@ def measured_parts(took: dict[str, list[float]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def attached(kind: str, steps: int, step: Callable[[], Callable[[], object]]) -> Iterator[Callable[[], object]]:
+def attached(
+    kind: str, steps: int, step: Callable[[], Callable[[], object]]
+) -> Iterator[Callable[[], object]]:
     """A step as it runs in one of the `KINDS`."""
     from oddrank.look import program
     from oddrank.look.steps import Options

@@ -27,7 +27,8 @@ from oddrank.torch_names import hide_from_dynamo
 
 __all__ = ["AVERAGES", "DREW", "FSDP", "PARAMETERS", "SEEN", "Training"]
 
-# of each parameter of an optimizer: its steps since the record began, and in how many it had no gradient, or zeros
+# of each parameter of an optimizer: its steps since the record began, in how many it had no gradient, and in how many
+# of the first ones zeros
 PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
 PARAMETERS |= {"zero": "int64", **UNCHANGED, "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
@@ -124,9 +125,10 @@ class Training:
         self._stepped.append(time.time_ns())
         self._note_draws()
         with contextlib.suppress(Exception), torch.no_grad():
-            zero = _zeros([p for p in every if p.grad is not None])
-            for p in every:
-                counts = self._parameters.setdefault(id(p), (p, [0, 0, 0]))[1]
+            known = [self._parameters.setdefault(id(p), (p, [0, 0, 0])) for p in every]
+            # one that was not zero once is asked no more: that takes an operator for each, and all of its memory
+            zero = _zeros([p for p, (steps, _, zeros) in known if zeros == steps and p.grad is not None])
+            for p, counts in known:
                 counts[0] += 1
                 counts[1] += p.grad is None and id(p) not in before
                 counts[2] += id(p) in zero
@@ -139,7 +141,7 @@ class Training:
                 states.append(torch.cuda.get_rng_state())
             before, self._drawn = (
                 self._drawn,
-                " ".join(str(zlib.crc32(one.numpy().tobytes())) for one in states),
+                " ".join(str(zlib.crc32(one.numpy())) for one in states),
             )
             if before and before != self._drawn:
                 self._seen.append((self._steps.found, DREW, self._drawn))
