@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
 from oddrank import torch_names
@@ -275,7 +276,14 @@ def wrong(
 
 def everything() -> Iterator[_Found]:
     """Find parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
-    found = [(one, _title(root)) for root in living() for one in _within(root, "", "", (), set(), 0)]
+    roots = sorted(living(), key=lambda root: isinstance(root, GraphModule))
+    found, held = [], set[int]()  # type: list[tuple[_Found, str]], set[int]
+    for root in roots:  # the graph of a compiled optimizer holds parameters of the model, by other names
+        own = [one for one in _within(root, "", "", (), set(), 0)]
+        found += [
+            (one, _title(root)) for one in own if not (isinstance(root, GraphModule) and id(one[3]) in held)
+        ]
+        held |= {id(one[3]) for one in own}
     titles: dict[tuple[str, str], set[str]] = {}
     for (kind, name, *_), title in found:
         titles.setdefault((kind, name), set()).add(title)
