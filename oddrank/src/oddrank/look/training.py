@@ -141,7 +141,7 @@ class Training:
                 states.append(torch.cuda.get_rng_state())
             before, self._drawn = (
                 self._drawn,
-                " ".join(str(zlib.crc32(memoryview(one.numpy()))) for one in states),
+                " ".join(str(zlib.crc32(one.numpy().data)) for one in states),
             )
             if before and before != self._drawn:
                 self._seen.append((self._steps.found, DREW, self._drawn))
