@@ -1,4 +1,4 @@
-"""Epochs and random numbers that repeat: each is told, its repaired twin is not."""
+"""Epochs and random numbers that repeat, schedules that hurry: each is told, its repaired twin is not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from oddrank.look import trained, training
 from oddrank.look.epochs import Epochs, repeated
+from oddrank.look.schedules import Schedules, hurried
 from oddrank.look.steps import Options, Steps, watching
 from oddrank.record import Record
 from torch.utils.data import DataLoader, DistributedSampler
@@ -74,3 +75,30 @@ def test_random_numbers_that_are_alike_in_every_step_are_told():
     assert notes((7, 7), (True, True, True), batches=(0, 0)) == []  # one batch is a finding of its own
     assert notes((7, 7), (True, True, False)) == []  # as a loader does, where an epoch begins
     assert notes((7, 7), (True, True)) == []  # one step tells too little
+
+
+def stepped(each: int, every: int = 1, wound: int = 0, last: bool = True) -> list[str]:
+    """What is said of a schedule that steps `each` times after every so many of 8 steps, and was wound forward."""
+    steps = Steps(Options())
+    schedules = Schedules(steps)
+    weight = torch.nn.Parameter(torch.ones(2))
+    with watching(steps), schedules.watching():
+        opt = torch.optim.SGD([weight], 0.1)
+        warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=4)
+        steps_of = torch.optim.lr_scheduler.StepLR(opt, 5)
+        schedule = torch.optim.lr_scheduler.SequentialLR(opt, [warm, steps_of], [4]) if last else steps_of
+        for _ in range(wound):
+            schedule.step()
+        for n in range(8):
+            weight.sum().backward()
+            opt.step()
+            for _ in range(each if n % every == 0 else 0):
+                schedule.step()
+    return hurried(schedules.table().assign(rank=0))
+
+
+def test_a_schedule_that_steps_more_often_than_its_optimizer_is_told():
+    (said,) = stepped(2, last=False)
+    assert "StepLR was stepped 16 times in 8 optimizer steps" in said and said.startswith("test_epochs.py:")
+    assert any("StepLR was stepped" in one for one in stepped(4))  # within another schedule
+    assert stepped(1) == stepped(1, wound=20) == stepped(4, every=4) == []
