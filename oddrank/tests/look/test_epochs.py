@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -77,28 +78,31 @@ def test_random_numbers_that_are_alike_in_every_step_are_told():
     assert notes((7, 7), (True, True)) == []  # one step tells too little
 
 
-def stepped(each: int, every: int = 1, wound: int = 0, last: bool = True) -> list[str]:
-    """What is said of a schedule that steps `each` times after every so many of 8 steps, and was wound forward."""
+def stepped(each: int, every: int = 1, wound: int = 0, within: bool = False, ranks: int = 3) -> list[str]:
+    """What is said of a schedule that steps so often after every so many of 12 steps, and was wound forward before."""
     steps = Steps(Options())
     schedules = Schedules(steps)
     weight = torch.nn.Parameter(torch.ones(2))
     with watching(steps), schedules.watching():
         opt = torch.optim.SGD([weight], 0.1)
-        warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=4)
-        steps_of = torch.optim.lr_scheduler.StepLR(opt, 5)
-        schedule = torch.optim.lr_scheduler.SequentialLR(opt, [warm, steps_of], [4]) if last else steps_of
+        schedule: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.StepLR(opt, 5)
+        if within:
+            warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=2)
+            schedule = torch.optim.lr_scheduler.SequentialLR(opt, [warm, schedule], [2])
         for _ in range(wound):
             schedule.step()
-        for n in range(8):
+        for n in range(12):
             weight.sum().backward()
             opt.step()
             for _ in range(each if n % every == 0 else 0):
                 schedule.step()
-    return hurried(schedules.table().assign(rank=0))
+    return hurried(pd.concat([schedules.table().assign(rank=rank) for rank in range(ranks)]))
 
 
-def test_a_schedule_that_steps_more_often_than_its_optimizer_is_told():
-    (said,) = stepped(2, last=False)
-    assert "StepLR was stepped 16 times in 8 optimizer steps" in said and said.startswith("test_epochs.py:")
-    assert any("StepLR was stepped" in one for one in stepped(4))  # within another schedule
-    assert stepped(1) == stepped(1, wound=20) == stepped(4, every=4) == []
+def test_a_schedule_that_steps_several_times_in_a_row_is_told():
+    (said,) = stepped(2)  # as with micro-batches
+    assert re.match(r"test_epochs.py:\d+: StepLR steps 2 times in a row between optimizer steps", said)
+    (said,) = stepped(2, every=3, within=True, ranks=2)  # as accelerate does, after each epoch
+    assert "StepLR steps 2 times in a row" in said
+    assert stepped(1) == stepped(1, wound=20) == stepped(1, every=3) == []
+    assert stepped(4, every=4) == [], "an epoch's steps at once"

@@ -1,12 +1,13 @@
-"""Learning-rate schedules that step more often than their optimizer: in a loop over micro-batches, or once a rank."""
+"""Learning-rate schedules that step several times between two steps of an optimizer, as once for each rank."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pandas as pd
@@ -17,8 +18,19 @@ from oddrank.look.steps import Steps
 
 __all__ = ["TYPES", "Schedules", "hurried"]
 
-TYPES = {"rank": "int64", "name": "str", "place": "str", "times": "int64", "updates": "int64"}
-LEAST = 4  # optimizer steps
+# steps of a schedule in a row, how often it made so many, how often it made others, and steps of optimizers meanwhile
+TYPES = {"rank": "int64", "name": "str", "place": "str", "row": "int64", "often": "int64", "else": "int64"}
+TYPES |= {"updates": "int64"}
+LEAST = 3  # times that it does so
+
+
+class _Made(NamedTuple):
+    """A schedule, which may be gone: its class and line, the optimizers' steps before it, and its own by theirs."""
+
+    name: str
+    place: str
+    before: int
+    steps: Counter[int]
 
 
 class Schedules:
@@ -30,7 +42,8 @@ class Schedules:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._made: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._made: list[_Made] = []
+        self._of: weakref.WeakKeyDictionary[Any, _Made] = weakref.WeakKeyDictionary()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -40,38 +53,43 @@ class Schedules:
         @functools.wraps(init)
         def begin(schedule: Any, *args: Any, **kwargs: Any) -> None:
             init(schedule, *args, **kwargs)  # which steps once
-            self._made[schedule] = [line_of_program(), 0, self._steps.updates]
+            made = _Made(type(schedule).__name__, line_of_program(), self._steps.updates, Counter())
+            self._of[schedule] = made
+            self._made.append(made)
 
         @functools.wraps(step)
         def count(schedule: Any, *args: Any, **kwargs: Any) -> None:
-            known = self._made.get(schedule)
+            known = self._of.get(schedule)
             if (
-                known is not None and self._steps.updates > known[2]
-            ):  # a run that goes on may wind it forward before
-                known[1] += 1
+                known is not None and self._steps.updates > known.before
+            ):  # a resumed run may wind it forward before
+                known.steps[self._steps.updates] += 1
             step(schedule, *args, **kwargs)
 
         with mock.patch.object(LRScheduler, "__init__", begin), mock.patch.object(LRScheduler, "step", count):
             yield
 
     def table(self) -> pd.DataFrame:
-        """Make the table of them on one rank, with steps of optimizers since; its columns are `TYPES`, without rank."""
-        rows = [
-            (type(one).__name__, place, times, self._steps.updates - before)
-            for one, (place, times, before) in self._made.items()
-        ]
+        """Make the table of them on one rank; its columns are those of `TYPES`, without rank."""
+        rows = []
+        for made in self._made:
+            ((row, often),) = Counter(made.steps.values()).most_common(1) or [(0, 0)]
+            others, updates = len(made.steps) - often, self._steps.updates - made.before
+            rows.append((made.name, made.place, row, often, others, updates))
         return pd.DataFrame(rows, columns=[name for name in TYPES if name != "rank"])
 
 
 def hurried(table: pd.DataFrame) -> list[str]:
-    """Schedules that stepped at least twice for each step of an optimizer, each once.
+    """Schedules that step several times in a row: more often than the optimizer, or once for each rank.
 
     Args:
         table: Of all ranks, with the columns of `TYPES`.
     """
-    often = table[(table["updates"] >= LEAST) & (table["times"] >= 2 * table["updates"])]
+    ranks = table["rank"].nunique()
+    mine = table[(table["row"] > 1) & (table["often"] >= LEAST) & (table["often"] > 3 * table["else"])]
+    mine = mine[(mine["row"] * mine["often"] > mine["updates"]) | (mine["row"] == ranks)]
+    why = "accelerate does it once for each rank, and means the numbers of one process; a loop over micro-batches may"
     return [
-        f"{row.place}: {row.name} was stepped {row.times} times in {row.updates} optimizer steps, and ends as much"
-        " earlier: a loop over micro-batches may do that, and accelerate, which steps it once for each rank"
-        for row in often.drop_duplicates(["name", "place"]).itertuples(index=False, name="Row")
+        f"{place}: {name} steps {row} times in a row between optimizer steps, so it ends {row} times as early ({why})"
+        for place, name, row in mine[["place", "name", "row"]].drop_duplicates().itertuples(index=False)
     ]
