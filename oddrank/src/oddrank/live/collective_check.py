@@ -1,9 +1,10 @@
 """Before every collective the ranks compare what each is about to call: `Ranks(verify=True)`, `oddrank look --verify`.
 
-The process group is wrapped, so collectives of compiled graphs and of C++ (DDP) are compared as well. Signatures travel
-through the rendezvous store on a connection of their own. A collective starts once every rank of the group is about to
-start the same one. Name, shapes, dtypes, reduction and root are compared and, except for barriers and collectives with
-a root, the reader's lines that led there. Point-to-point messages and the split sizes of all_to_all are not compared.
+The process group is wrapped, so collectives of compiled graphs and of C++ (DDP) are compared as well. Signatures
+travel through the rendezvous store on connections of their own, one for each thread that calls collectives. A
+collective starts once every rank of the group is about to start the same one. Name, shapes, dtypes, reduction and
+root are compared and, except for barriers and collectives with a root, the reader's lines that led there. Point-to-
+point messages and the split sizes of all_to_all are not compared.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import threading
 import time
 import weakref
 from collections import Counter, deque
@@ -42,6 +44,7 @@ METHODS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "alltoall": "all_to_all", "alltoall_base": "all_to_all_single", "all_to_all_single": "all_to_all_single",
 }  # fmt: skip
+PASSED = ("send", "recv", "recv_anysource")  # not compared
 INPUT_LAST = ("all_gather", "gather", "all_to_all")  # their tensors that must agree are the second argument
 # `if rank == 0: broadcast(...) else: ...` is good style
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -54,6 +57,7 @@ FINISHED = "finished"
 BATCH = 256  # keys of a call that stay in the store before the old ones are deleted
 
 _checkers: weakref.WeakSet[Checker] = weakref.WeakSet()
+_clients = threading.local()  # a thread that waits for its peers holds its connection
 _client: Any = None
 _call = 0
 _made: Counter[str] = Counter()
@@ -294,9 +298,10 @@ class Checker:
         introspect.waiting = mine.op
         try:
             said = mine.dumps()
-            _client.set(self.key(self.number, self.rank), said)
+            client = _connection()
+            client.set(self.key(self.number, self.rank), said)
             others = [rank for rank in range(self.size) if rank != self.rank]
-            answers = _client.multi_get([self.key(self.number, rank) for rank in others])
+            answers = client.multi_get([self.key(self.number, rank) for rank in others])
         finally:
             introspect.waiting = ""
         if self.number - self.deleted > BATCH:
@@ -314,8 +319,15 @@ class Checker:
     def delete(self, end: int) -> None:
         """Delete this rank's keys of collectives before number `end`."""
         for number in range(self.deleted + 1, end):
-            _client.delete_key(self.key(number, self.rank))
+            _connection().delete_key(self.key(number, self.rank))
         self.deleted = end - 1
+
+
+def _connection() -> Any:
+    """The connection of this thread to the rendezvous store."""
+    if getattr(_clients, "of", None) is not _client:
+        _clients.of, _clients.mine = _client, _client.clone()
+    return _clients.mine
 
 
 def begin(call: int) -> None:
@@ -333,7 +345,7 @@ def finish() -> None:
     """Tell peers that wait for this rank's next collective that it has finished its part of the call."""
     for checker in list(_checkers):
         checker.number += 1
-        _client.set(checker.key(checker.number, checker.rank), FINISHED)
+        _connection().set(checker.key(checker.number, checker.rank), FINISHED)
 
 
 def _method(name: str, forward: Callable[[Any, str], Callable[..., Any]]) -> Callable[..., Any]:
@@ -344,6 +356,10 @@ def _method(name: str, forward: Callable[[Any, str], Callable[..., Any]]) -> Cal
         return forward(self, name)(*args, **kwargs)
 
     return collective
+
+
+def _passed(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: getattr(self.inner, name)(*args, **kwargs)
 
 
 def _on_inner(self: Any, name: str) -> Callable[..., Any]:
@@ -410,6 +426,8 @@ def install(backend: str, client: Any, kind: type | None = None) -> None:
     for name in METHODS:
         if hasattr(dist.ProcessGroup, name):
             setattr(CheckedGroup, name, _method(name, _on_inner))
+    for name in PASSED:
+        setattr(CheckedGroup, name, _passed(name))
     if kind is not None:
         torch_names.replace_backend(backend, _checked(kind))
     else:
