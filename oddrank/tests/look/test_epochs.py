@@ -1,8 +1,9 @@
-"""Epochs and random numbers that repeat: each is told, its repaired twin is not."""
+"""Epochs and random numbers that repeat, schedules that hurry: each is told, its repaired twin is not."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import torch
 from oddrank.look import trained, training
 from oddrank.look.epochs import Epochs, repeated
+from oddrank.look.schedules import Schedules, hurried
 from oddrank.look.steps import Options, Steps, watching
 from oddrank.record import Record
 from torch.utils.data import DataLoader, DistributedSampler
@@ -74,3 +76,33 @@ def test_random_numbers_that_are_alike_in_every_step_are_told():
     assert notes((7, 7), (True, True, True), batches=(0, 0)) == []  # one batch is a finding of its own
     assert notes((7, 7), (True, True, False)) == []  # as a loader does, where an epoch begins
     assert notes((7, 7), (True, True)) == []  # one step tells too little
+
+
+def stepped(each: int, every: int = 1, wound: int = 0, within: bool = False, ranks: int = 3) -> list[str]:
+    """What is said of a schedule that steps so often after every so many of 12 steps, and was wound forward before."""
+    steps = Steps(Options())
+    schedules = Schedules(steps)
+    weight = torch.nn.Parameter(torch.ones(2))
+    with watching(steps), schedules.watching():
+        opt = torch.optim.SGD([weight], 0.1)
+        schedule: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.StepLR(opt, 5)
+        if within:
+            warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=2)
+            schedule = torch.optim.lr_scheduler.SequentialLR(opt, [warm, schedule], [2])
+        for _ in range(wound):
+            schedule.step()
+        for n in range(12):
+            weight.sum().backward()
+            opt.step()
+            for _ in range(each if n % every == 0 else 0):
+                schedule.step()
+    return hurried(pd.concat([schedules.table().assign(rank=rank) for rank in range(ranks)]))
+
+
+def test_a_schedule_that_steps_several_times_in_a_row_is_told():
+    (said,) = stepped(2)  # as with micro-batches
+    assert re.match(r"test_epochs.py:\d+: StepLR steps 2 times in a row between optimizer steps", said)
+    (said,) = stepped(2, every=3, within=True, ranks=2)  # as accelerate does, after each epoch
+    assert "StepLR steps 2 times in a row" in said
+    assert stepped(1) == stepped(1, wound=20) == stepped(1, every=3) == []
+    assert stepped(4, every=4) == [], "an epoch's steps at once"

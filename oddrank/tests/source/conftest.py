@@ -57,7 +57,8 @@ def run_programs(folder: Path, ranks: int) -> Run:
     command += ["--redirects", "3", "--log-dir", str(folder / "logs")]
     command += [str(RECORD / "run_on_ranks.py"), str(folder), *names]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
-    assert done.returncode == 0, done.stderr[-4000:]
+    said = [path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("logs/*/attempt_0/*/stderr.log"))]
+    assert done.returncode == 0, "\n".join([done.stderr[-2000:], *said])
     return Run(folder, ranks)
 
 

@@ -28,6 +28,7 @@ from oddrank.look import (
     replicas,
     rescaled,
     rows,
+    schedules,
     step_collectives,
     switch_effects,
     trained,
@@ -58,6 +59,7 @@ HELD |= {"parameters": training.PARAMETERS, "averages": training.AVERAGES, "seen
 HELD |= {"effects": switch_effects.TYPES, "loads": checkpoints.TYPES, "sources": program_source.TYPES}
 HELD |= {"around": uncompiled.TYPES, "crossed": crossed.TYPES, "forwards": forwards.TYPES}
 HELD |= {"rescaled": rescaled.TYPES, "entering": entering.TYPES, "epochs": epochs.TYPES}
+HELD |= {"schedules": schedules.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
@@ -502,7 +504,7 @@ def together(reports: list[Report]) -> Look:
     if cut:
         who = f"rank {' and '.join(map(str, cut))}"
         notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
-    notes += trained.drawn_alike(held["seen"])
+    notes += [*trained.drawn_alike(held["seen"]), *schedules.hurried(held["schedules"])]
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)

@@ -35,6 +35,7 @@ from oddrank.look.gradients import Leaving
 from oddrank.look.look import FIRST, HELD, RECORDED, TEXTS, TIMES, WHOLE
 from oddrank.look.parameter_names import name_parameters
 from oddrank.look.rescaled import Scaling
+from oddrank.look.schedules import Schedules
 from oddrank.look.steps import Options, Steps, watching, wrapped
 from oddrank.look.training import Training
 from oddrank.look.values import Values
@@ -154,8 +155,10 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     averaging, loads, names, batches = Averaging(), Loads(), Names(), Batches()
     steps = Steps(options, lambda: aside(complete), lambda: aside(begin))
     scaling, entering, orders, forwards = Scaling(steps), Entering(steps), Epochs(steps), Forwards(steps)
+    schedules = Schedules(steps)
     steps.noted |= {"loads": loads.table, "crossed": batches.table, "forwards": forwards.table}
     steps.noted |= {"rescaled": scaling.table, "entering": entering.table, "epochs": orders.table}
+    steps.noted |= {"schedules": schedules.table}
     steps.begins.append(lambda: aside(averaging.own))
     leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
     values = Values(steps, each=options.way is not None)
@@ -166,6 +169,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(averaging.watching())
         last.enter_context(loads.watching())
         last.enter_context(orders.watching())
+        last.enter_context(schedules.watching())
         last.enter_context(names.watching())
         last.enter_context(batches.watching())
         last.enter_context(Choices().watching())

@@ -208,7 +208,7 @@ def compared(
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             why += gradients([name for name in names if name not in set(known["name"])])
             found[kind] = (
-                f"{len(names)} of {counted(count, kind)} {'differs' if len(names) == 1 else 'differ'}:"
+                f"{len(names)} of {count} {kind} {'differs' if len(names) == 1 else 'differ'}:"
                 f" {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
             )
         elif count:
