@@ -75,6 +75,7 @@ class Signature:
         root: The root; -1 for none.
         lines: The reader's lines that led there, innermost first.
         names: The variables of the innermost line's function that hold the tensors.
+        thread: Where none of these lines led there, the name of a thread that is not the main one.
     """
 
     op: str
@@ -84,6 +85,7 @@ class Signature:
     root: int
     lines: tuple[str, ...]
     names: tuple[str, ...]
+    thread: str = ""
 
     def dumps(self) -> bytes:
         """Return the bytes that peers compare with theirs."""
@@ -138,7 +140,9 @@ def sign(
     shaped = not op.startswith("all_to_all")
     shapes = tuple(tuple(t.shape) for t in tensors) if shaped else ()
     dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
-    return Signature(op, shapes, dtypes if shaped else dtypes[:1], reduction, root, lines, names)
+    here = threading.current_thread()
+    thread = here.name if not lines and here is not threading.main_thread() else ""
+    return Signature(op, shapes, dtypes if shaped else dtypes[:1], reduction, root, lines, names, thread)
 
 
 def _reduction(op: Any) -> str:
@@ -244,7 +248,7 @@ def describe_difference(every: dict[int, Signature | None], reason: str, number:
         if s is None:
             lines.append(f"    rank {rank}  none: it has finished its part")
             continue
-        said = s.collective(group, number).owned().describe()
+        said = s.collective(group, number).owned().describe() + (f" in thread {s.thread}" if s.thread else "")
         if len({c[:1] for c in calls}) == 1:  # the same innermost line: show the first that differs
             depth = next((i for i, at in enumerate(zip(*calls, strict=False)) if len(set(at)) > 1), 0)
             said += f", from {s.lines[depth]}" if depth else ""
