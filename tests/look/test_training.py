@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from oddrank.look.causes import causes
 from oddrank.look.function import look
+from oddrank.look.page import html
 from torch import nn
 
 pytestmark = pytest.mark.slow
@@ -109,4 +110,95 @@ def test_what_is_silent_is_said_and_its_repaired_twin_stays_silent(ranks, what):
 
 @pytest.mark.parametrize("kind", ["networks", "cleared"])
 def test_backwards_that_are_for_something_else_are_not_taken_for_accumulation(ranks, kind):
-    assert not [cause.said for cause in causes(look(ranks, two, kind)) if "not needed" in cause.said]
+    looked, several = look(ranks, two, kind), kind == "networks"
+    assert not [cause.said for cause in causes(looked) if "not needed" in cause.said]
+    checked = re.findall("<li>(.*?)</li>", html(looked).partition("looked at in the training")[2])
+    assert checked[0].startswith(f"gradients of {4 if several else 2} parameters in 3 optimizer steps")
+    assert re.search(
+        "not looked at: there are several modules" if several else "Linear: in 6 of 6 backwards", checked[1]
+    )
+    assert "whether inputs and losses of ranks 0, 1 were the same batch" in checked
+
+
+def frozen(why: str, wrong: bool) -> None:
+    """Train with a rate of 0, or in a dtype in which updates of weights near 1 round away."""
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(12, 12), nn.LayerNorm(12), nn.Linear(12, 1))
+    if why == "dtype" and wrong:
+        net.to(torch.bfloat16)
+    run = torch.compile(net, backend="aot_eager")
+    optimizer = torch.optim.AdamW(
+        net.parameters(), 0.0 if why == "rate" and wrong else 1e-4, weight_decay=0.0
+    )
+    x = torch.randn(8, 12, dtype=net[0].weight.dtype)
+    for _ in range(6):
+        run(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+STAYED = {
+    "rate": (r"6 of 6 parameters .* did not change in 2 of 2 optimizer steps .*", "their learning rate is 0"),
+    "dtype": (
+        r"\d of 6 parameters \(1.weight.*\) did not change in 2 of 2 optimizer steps in which they were compared",
+        r"they are bfloat16, .* 0.2 to 0.4 % of a number \(learning rate 0.0001\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", STAYED)
+def test_parameters_that_keep_their_values_are_said_with_the_reason(ranks, why):
+    looked = look(ranks, frozen, why, True)
+    (one,) = [cause for cause in causes(looked) if "not change" in cause.said]
+    said, reason = STAYED[why]
+    assert re.match(said, one.said) and re.match(reason, one.why), one
+    top = html(looked).partition("<table>")[0]
+    assert "did the same" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
+    looked = look(ranks, frozen, why, False)
+    assert not [cause.said for cause in causes(looked) if "not change" in cause.said]
+    assert "class='bad'" not in html(looked).partition("<table>")[0]
+
+
+def forward_backward(run: nn.Module, x: torch.Tensor, cut: bool) -> None:
+    run(x, cut=cut, gate=False).square().mean().backward()
+
+
+def beside(micro: int, wrong: bool) -> None:
+    """Name the forward and backward as the step; the optimizer steps outside of it, after so many of them."""
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    net = DDP(Net(12), find_unused_parameters=True)
+    optimizer = torch.optim.SGD([p for name, p in net.named_parameters() if ".up." in name], 0.1)
+    run = torch.compile(net, backend="aot_eager")
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for n in range(12):
+        with contextlib.nullcontext() if wrong or n % micro == micro - 1 else net.no_sync():
+            forward_backward(run, torch.randn(4, 12, generator=generator), wrong and micro == 1)
+        if n % micro == micro - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "micro, said",
+    [
+        (1, r"2 of 2 parameters \(up.weight, up.bias\) had no gradient in 4 of 4 recorded optimizer steps"),
+        (
+            2,
+            r"DDP averaged the gradients of Net in 2 of 2 backwards, where optimizer.step comes after 2 of them",
+        ),
+    ],
+)
+def test_an_optimizer_that_steps_beside_the_named_step_is_seen(ranks, micro, said):
+    options = {
+        "step": "forward_backward",
+        "skip": 3,
+        "steps": 5,
+    }  # with two a turn: half of one, a whole one, one that ends too late
+    told = [cause.said for cause in causes(look(ranks, beside, micro, True, **options))]
+    assert [one for one in told if re.match(said, one)], told
+    told = [cause.said for cause in causes(look(ranks, beside, micro, False, **options))]
+    assert not [one for one in told if any(word in one for word in NEEDED)], told

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from oddrank.look import eager, eager_page, replays
+from oddrank.look import eager, eager_page, replays, replicas
 from oddrank.look.agreement import (
     ALGORITHM,
     CACHE,
     CANNOT_TELL,
     EQUAL,
+    FASTPATH,
     ROUNDING,
     WRONG,
     Answer,
@@ -22,6 +23,7 @@ from oddrank.look.agreement import (
     judge,
 )
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from oddrank import command as cli
 
@@ -65,12 +67,16 @@ def values(
         (values((0.9, 1e-7), captured=0.9, kind="gradients"), [replace(FINE, rewritten=[CALL])], WRONG, CALL),
         (values((0.9, 1e-7), captured=0.9), [FINE], WRONG, ""),
         (values((2e-6, 1e-7), captured=2e-6), [FINE], ROUNDING, "gelu at train.py:9"),
+        # under autocast, rounding is as coarse as bfloat16
+        (values((4e-3, 2e-3), captured=4e-3), [replace(FINE, eps=7.8e-3)], ROUNDING, "gelu at train.py:9"),
         # a rounding before it may have turned over a choice
         (values((1e-7, 1e-7), captured=1e-7) + values((0.9, 1e-7), captured=0.9), [FINE], CANNOT_TELL, ""),
         (values((0.9, 1e-7), captured=0.9, again=0.8), [ODD], CANNOT_TELL, ""),
         (values((0.9, 1e-7)), [replace(FINE, note="its inputs are too large")], CANNOT_TELL, "gelu at train.py:9"),
         (values((0.9, 1e-7)), [replace(ODD, draws="dropout at train.py:7", compiled=None)], CANNOT_TELL, ""),
         (values((0.9, 1e-7)), [], CANNOT_TELL, ""),
+        # nothing rounds otherwise: a last bit that makes as much is a coincidence
+        (values((2e-6, 1e-6)), [replace(FINE, gap=0.0)], CANNOT_TELL, ""),
     ],
 )  # fmt: skip
 def test_the_verdict_on_tables(found, regions, kind, where):
@@ -92,6 +98,19 @@ def test_a_setting_explains_a_difference_only_where_the_whole_script_then_agrees
     assert left.kind == WRONG and left.where == "gelu at train.py:9", "a setting hides no error beside it"
 
 
+def test_a_fast_path_of_eager_inference_is_no_error_where_both_agree_without_it():
+    found = values((0.9, 1e-7), captured=0.9, kind="outputs")
+    asked = judge(found, [FINE])
+    assert asked.kind == WRONG and asked.ask == (FASTPATH,)
+    assert judge(found, [FINE], values((1e-7, 1e-7))).kind == ALGORITHM
+    assert judge(found, [FINE], found) == replace(asked, ask=())
+
+
+def test_a_line_that_draws_random_numbers_is_named_once():
+    drawn = replace(ODD, draws="dropout at train.py:7", compiled=None)
+    assert judge(values((0.9, 1e-7)), [drawn, replace(drawn, rank=1)]).why.count("dropout") == 1
+
+
 def test_a_tensor_that_only_one_run_has_is_named():
     one = Value(
         1, 2, "gradients", "attn.q.weight", TOL, float("inf"), False, 0.0, float("inf"), 0.0, "compiled"
@@ -111,11 +130,12 @@ def test_runs_are_compared_step_by_step_and_small_tensors_by_the_large_ones():
     base = kept(2.0, 3.0, 1e-12)
     other = kept(2.0, 3.3, -1e-12)
     del other[0]["losses"]["step 2"]
-    rows = eager.table(base, {"compiled": other, "again": base, "captured": None, "nudged": None})
+    rows = eager.table({eager.EAGER: base, eager.COMPILED: other, eager.AGAIN: base, eager.REGIONS: base})
     assert [(one.step, one.kind, one.name) for one in rows] == [
         (1, "losses", ""), (2, "losses", ""), (2, "gradients", "w"), (2, "gradients", "b")]  # fmt: skip
     assert rows[0].equal and rows[0].compiled == 0 and rows[0].captured is None
     assert rows[1].compiled == float("inf") and rows[1].only == "eager"
+    assert rows[0].again == 0 and rows[2].again == pytest.approx(0.0909, rel=1e-3), "of two compiled runs"
     assert rows[2].compiled == pytest.approx(0.1, rel=1e-3) and not rows[2].equal
     assert rows[3].compiled < TOL, "a gradient that is nothing but rounding"
 
@@ -129,6 +149,17 @@ def test_the_page_shows_text_as_text():
     page = eager_page.html(body, Answer(WRONG, "<script>x</script>", "<u>"), values((0.5, 1e-7)), [ODD])
     assert "<script>x" not in page and "<u>" not in page and "<i>" not in page
     assert eager_page.text(Answer(EQUAL, "all 3 tensors")) == "equal: all 3 tensors"
+
+
+def test_a_graph_that_holds_parameters_of_a_model_gives_them_no_second_name():
+    model = nn.Linear(3, 3)
+    traced = torch.fx.GraphModule(
+        {"params_0": model.weight, "own": nn.Parameter(torch.ones(1))}, torch.fx.Graph()
+    )
+    traced.params_0, traced.own = model.weight, nn.Parameter(torch.ones(1))
+    found = [(name, tensor) for _, name, _, tensor, _ in replicas.everything()]
+    assert [name for name, tensor in found if tensor is model.weight] == ["weight"]
+    assert any(tensor is traced.own for _, tensor in found), "a graph's own parameters count"
 
 
 # --- regions run again, in this process ---
@@ -152,8 +183,7 @@ def again(fn, *args, backend="aot_eager"):
     finally:
         stop()
     (pair,) = kept._kept
-    replays.measure(pair[1], pair[0], lambda said: [said])
-    return pair[0]
+    return replays.measure(pair[1], pair[0], lambda said: [said])
 
 
 def off_by_a_percent(graph, inputs):
@@ -182,6 +212,22 @@ def test_a_region_as_eager_has_it_is_equal_with_gradients_mutations_and_random_n
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.GELU())
     found = again(model, torch.randn(16, 8))
     assert found.gap == 0 and not found.note and found.draws.startswith("dropout")
+
+
+def test_a_region_runs_again_under_the_autocast_that_it_had():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = again(model, torch.randn(16, 64))
+    assert found.gap == 0 and not found.note and found.eps == torch.finfo(torch.bfloat16).eps
+
+
+def test_a_checkpoint_in_a_graph_draws_the_same_random_numbers_again():
+    def fn(x):
+        return checkpoint(lambda y: torch.nn.functional.dropout(y.sin(), 0.5).exp(), x, use_reentrant=False)
+
+    found = again(fn, torch.randn(64, requires_grad=True))
+    assert found.gap == 0 and not found.note and found.draws.startswith("checkpoint")
 
 
 def test_what_a_region_is_given_is_kept_as_it_is():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import training
+from oddrank.look import trained, training
 from oddrank.look.epochs import Epochs, repeated
 from oddrank.look.steps import Options, Steps, watching
 from oddrank.record import Record
@@ -64,7 +64,7 @@ def notes(seeds: tuple[int, int], draws: tuple[bool, ...], batches: tuple[int, i
             one._after([], set())
         table = pd.DataFrame(one._seen, columns=["step", "kind", "fingerprint"])
         found.append(table.assign(rank=rank, ranks="0,1"))
-    return training.drawn_alike(pd.concat(found))
+    return trained.drawn_alike(pd.concat(found))
 
 
 def test_random_numbers_that_are_alike_in_every_step_are_told():

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, page, replicas, rows, switches, training
+from oddrank.look import callables, page, replicas, rows, switches, trained, training
 from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
 from oddrank.look.causes import _fix, causes, shown
@@ -598,15 +598,18 @@ MADE = {
     "averaged": 6,
     "bytes": 2_000_000,
     "sums": True,
+    "skipped": "",
 }
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"backwards": 3, "averaged": 3}, {"averaged": 5}, {"sums": False}], ids=str
+    "changed",
+    [{}, {"backwards": 3, "averaged": 3}, {"averaged": 5}, {"sums": False}, {"skipped": "why"}],
+    ids=str,
 )
 def test_gradients_are_averaged_without_need_where_each_of_several_backwards_does(changed):
     table = pd.DataFrame([{"rank": rank, "no_sync": "", **MADE, **changed} for rank in (0, 1)])
-    said = [one.said for one in training.synchronized(table)]
+    said = [one.said for one in trained.synchronized(table)]
     assert said == ([] if changed else [
         "DDP averaged the gradients of Net in 6 of 6 backwards, where optimizer.step comes after 2 of them:"
         " 0.333 of 0.667 MB a step are not needed"
@@ -630,7 +633,7 @@ def test_ranks_have_one_batch_where_inputs_and_losses_are_equal(one, other, same
         for step in (3, 4)
         for kind, print_ in seen.items()
     ]
-    assert bool(training.batches(pd.DataFrame(rows))) == same
+    assert bool(trained.batches(pd.DataFrame(rows))) == same
 
 
 def test_the_first_loss_that_is_no_number_is_said_with_its_rank():
@@ -642,11 +645,11 @@ def test_the_first_loss_that_is_no_number_is_said_with_its_rank():
         for steps.found, loss in enumerate(losses, 3):
             one._backward([torch.tensor(loss)])
         found.append(one.tables(rank, 0, {})["seen"])
-    (said,) = training.broken(pd.concat(found))
+    (said,) = trained.broken(pd.concat(found))
     assert (
         said.said == "the loss is inf in step 5 of the run on rank 0, and in 1 of the recorded steps after it"
     )
-    assert training.broken(found[1]) == [] and training.batches(pd.concat(found)) == []
+    assert trained.broken(found[1]) == [] and trained.batches(pd.concat(found)) == []
 
 
 @pytest.mark.parametrize(
@@ -661,12 +664,15 @@ def test_a_parameter_without_gradient_in_all_steps_on_all_ranks_is_named(held, s
             "steps": 3,
             "missing": 3 if name == "a" else rank,
             "zero": 0,
+            "still": 0,
+            "dtype": "float32",
+            "rate": 0.1,
             "calls": "",
         }
         for rank in (0, 1)
         for name in "ab"
     ]
-    (one,) = training.gradients(pd.DataFrame(rows))
+    (one,) = trained.gradients(pd.DataFrame(rows))
     assert said in one.said
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 __all__ = [
-    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "ROUNDING", "SHAPE", "WRONG"),
+    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "FASTPATH", "ROUNDING", "SHAPE", "WRONG"),
     *("Answer", "Region", "Value", "beyond", "excess", "judge"),
 ]
 
@@ -23,6 +23,7 @@ CACHE, SHAPE = "without caches", "shape"
 BEYOND = 32.0  # times rounding: sums in another order have some of that
 MOST = 3  # names that are listed
 RANDOM = "fallback_random"
+FASTPATH = "torch.backends.mha.set_fastpath_enabled(False)"
 WHY = {
     RANDOM: "Inductor draws random numbers with a generator of its own, by design",
     "emulate_precision_casts": "Inductor keeps what it fuses in float32, where eager rounds after each operator",
@@ -44,7 +45,7 @@ class Value:
         tolerance: Of the dtype.
         compiled: In the compiled run.
         equal: Whether that is equal to the last bit.
-        again: In a second run in eager.
+        again: Between two runs in eager, or two compiled ones: the larger.
         captured: In a run of Dynamo's graphs, operator by operator in eager.
         nudged: In eager, with the last bit of parameters and inputs changed.
         only: The one of 'compiled' and 'eager' that has it, where one lacks it; `SHAPE` where shapes differ.
@@ -154,6 +155,7 @@ class Answer:
         where: The line, operator, parameter or region; '' where it is not known.
         why: What is known of it.
         fix: What to do.
+        ask: Settings with which one more run would tell more.
     """
 
     kind: str
@@ -161,6 +163,7 @@ class Answer:
     where: str = ""
     why: str = ""
     fix: str = ""
+    ask: tuple[str, ...] = ()
 
 
 def judge(
@@ -174,7 +177,7 @@ def judge(
     Args:
         values: What was compared, in the order of the program.
         regions: What was measured of each region, in that order.
-        confirmed: The same with the settings of the regions on; None for no such run.
+        confirmed: The same with what the first verdict asked for; None for no such run.
         lacks: A run that was to be made and failed, with its reason; '' for none.
     """
     far = [one for one in values if one.compiled > one.tolerance]
@@ -193,12 +196,12 @@ def judge(
     if parted := next(
         (one for one in values if one.step <= first.step and (one.again or 0) > one.tolerance), None
     ):
-        why = f"{parted.said} differs between two runs in eager, {_by(parted, parted.again)}"
+        why = f"{parted.said} differs between two runs of one kind, {_by(parted, parted.again)}"
         fix = "find what is not repeatable: a race, the clock, an order of files, a seed from the system"
         return Answer(CANNOT_TELL, f"the program does not repeat itself; {said}", parted.name, why, fix)
     if lacks:
         return Answer(CANNOT_TELL, said, why=lacks)
-    if (captured := _of_capture(values, regions, said)) is not None:
+    if (captured := _of_capture(values, regions, confirmed, said)) is not None:
         return captured
     odd = [one for one in regions if beyond(one)]
     explained = [one for one in odd if one.setting and one.setting != CACHE]
@@ -223,10 +226,13 @@ def _by(one: Value, far: float | None) -> str:
     return f"by {far:.2g} of its largest number"
 
 
-def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -> Answer | None:
+def _of_capture(
+    values: Sequence[Value], regions: Sequence[Region], confirmed: Sequence[Value] | None, said: str
+) -> Answer | None:
     """The verdict on Dynamo's graphs, where they are not the program: their operators round as eager code does."""
     one = next((one for one in values if (one.captured or 0) > one.tolerance), None)
-    if one is None or not (one.captured or 0) > one.tolerance**0.5:
+    # under autocast a tensor is coarser than its dtype says
+    if one is None or not (one.captured or 0) > max([one.tolerance, *(each.eps for each in regions)]) ** 0.5:
         return None
     before = values[: next(at for at, each in enumerate(values) if each is one)]
     grown = any(each.captured for each in before if (each.step, each.kind) != (one.step, "gradients"))
@@ -239,8 +245,13 @@ def _of_capture(values: Sequence[Value], regions: Sequence[Region], said: str) -
         return Answer(WRONG, said, ", ".join(calls[:MOST]), why, fix)
     if grown:  # out of a rounding, by which a choice may have turned over
         return None
+    if confirmed is not None and not any(each.compiled > each.tolerance for each in confirmed):
+        why = "torch.nn's attention has a fast path in eager inference only, with other numbers at padded positions"
+        return Answer(
+            ALGORITHM, said, one.name, why, f"with {FASTPATH} eager code computes as compiled code does"
+        )
     fix = "look for what Dynamo took as a constant or left out: a global, an attribute, torch.compiler.is_compiling()"
-    return Answer(WRONG, said, one.name, why, fix)
+    return Answer(WRONG, said, one.name, why, fix, (FASTPATH,) if confirmed is None else ())
 
 
 def _wrong(one: Region, said: str) -> Answer:
@@ -263,7 +274,9 @@ def _explained(
     where, why = one.draws or one.operator or one.parts or one.name, WHY.get(one.setting, one.said)
     fix = f"{setting} computes as eager does"
     if confirmed is None:
-        return Answer(CANNOT_TELL, said, where, f"{why}; with {setting} the script was not run")
+        return Answer(
+            CANNOT_TELL, said, where, f"{why}; with {setting} the script was not run", ask=tuple(names)
+        )
     rest = judge(confirmed, [region for region in regions if region not in explained])
     if rest.kind in (EQUAL, ROUNDING):
         left = "within the tolerance" if rest.kind == EQUAL else "apart by rounding only"
@@ -277,12 +290,13 @@ def _rounding(
 ) -> Answer:
     """Rounding, where it grows no faster than the last bit does."""
     where = next((one.parts or one.name for one in regions if one.gap), "")
+    same = regions and not any(one.gap or one.note for one in regions)
     if not any(one.nudged for one in values):
         grown, worst = not odd and bool(regions) and not any(one.note for one in regions), None
     else:
         worst = _fastest(values)
         grown = worst is None
-    if grown:
+    if grown and not same:
         most = max([1.0, *map(excess, regions)])
         why = f"on its own inputs no region is farther from float64 than {most:.2g} times what eager code rounds"
         if first.nudged is not None:
@@ -292,14 +306,18 @@ def _rounding(
     reasons += [
         f"{one.draws} draws random numbers" if one.draws else f"{one.name}: {one.said}" for one in odd
     ]
-    if worst is not None:
+    if same:
+        reasons.append(
+            "the regions that ran again are equal to the last bit, so that nothing rounds otherwise in them"
+        )
+    elif worst is not None:
         more = f"{worst.said} differs {_by(worst, worst.compiled)}, where the last bit makes {worst.nudged or 0:.2g}"
         reasons.append(
             more if reasons else f"{more}; a choice, as of a largest element, may have turned over"
         )
     if not regions:
         reasons.append("no region was measured")
-    return Answer(CANNOT_TELL, said, where, "; ".join(reasons[:MOST]))
+    return Answer(CANNOT_TELL, said, where, "; ".join(list(dict.fromkeys(reasons))[:MOST]))
 
 
 def _fastest(values: Sequence[Value]) -> Value | None:

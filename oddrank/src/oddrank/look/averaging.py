@@ -57,9 +57,10 @@ class Averaging:
 
         Not during a backward.
         """
+        if len(self._made) < 2:
+            return
         found: dict[tuple[str, int], list[str]] = {}
-        every = list(self._made)
-        for ddp in every if len(every) > 1 else ():
+        for ddp in list(self._made):
             name = type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__
             for size in torch_names.ddp_bucket_bytes(ddp):
                 found.setdefault((ddp.process_group.group_name, size), []).append(name)

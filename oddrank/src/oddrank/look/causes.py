@@ -18,7 +18,7 @@ from oddrank.look import (
     rescaled,
     step_collectives,
     switches,
-    training,
+    trained,
     uncompiled,
     weight_names,
 )
@@ -31,6 +31,7 @@ from oddrank.look.switch_effects import REWRITTEN
 from oddrank.record.guard_words import form, from_break
 
 __all__ = [
+    "APART",
     "ORDER",
     "Cause",
     "OPEN",
@@ -40,9 +41,10 @@ __all__ = [
 ]
 
 ORDER = (
-    "In the order of what they cost over the whole run: compiling, and of breaks the time outside of compiled code."
-    " What needs nothing comes last."
+    "What is wrong comes first, then what costs most over the whole run: compiling, and of breaks the time outside of"
+    " compiled code. What needs nothing comes last."
 )
+APART = "ranks differ"  # how a cause of that begins
 OPEN = 3  # causes that are told in full
 GENERATOR = "Attempt to trace generator"
 FEW = 3  # codes of a function, each of which the steps go on to use
@@ -121,6 +123,11 @@ class Cause:
     def expected(self) -> bool:
         """Whether nothing has to be done."""
         return self.fix.startswith(("expected", "none"))
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the job does something else than it should."""
+        return self.seconds == float("inf")
 
     @property
     def line(self) -> str:
@@ -219,7 +226,7 @@ def _apart(looked: Look) -> list[Cause]:
     if said in [one.said for one in looked.gradients]:
         return []  # a cause of its own
     fix = "" if said in looked.unequal() else fix
-    found = [Cause(f"ranks differ: {said}", fix=fix, seconds=float("inf"))] if said else []
+    found = [Cause(f"{APART}: {said}", fix=fix, seconds=float("inf"))] if said else []
     sent = step_collectives.differing(looked.held["calls"])
     return found + [Cause(one, seconds=float("inf")) for one in sent if said and one != said]
 
@@ -248,7 +255,7 @@ def _of(found: Finding, seconds: float = 0.0) -> Cause:
 
 def _gradients(looked: Look) -> list[Cause]:
     """Gradients that lose what other ranks computed, and collectives that have one in compiled code only."""
-    found = [_of(one._replace(said=f"ranks differ: {one.said}"), float("inf")) for one in looked.gradients]
+    found = [_of(one._replace(said=f"{APART}: {one.said}"), float("inf")) for one in looked.gradients]
     seen = looked.held["effects"]
     seen = seen[seen["switch"] == REWRITTEN].drop_duplicates(["value", "before"])
     for row in seen.itertuples():
@@ -266,9 +273,9 @@ def _training(looked: Look) -> list[Cause]:
     """What the recorded steps did not train, trained on the same data or to no number, or averaged without need."""
     held, wrong = looked.held, float("inf")
     seen = held["seen"]
-    found = [*training.broken(seen), *training.gradients(held["parameters"]), *training.batches(seen)]
+    found = [*trained.broken(seen), *trained.gradients(held["parameters"]), *trained.batches(seen)]
     return [_of(one, wrong) for one in found] + [
-        _of(one, WASTED) for one in training.synchronized(held["averages"])
+        _of(one, WASTED) for one in trained.synchronized(held["averages"])
     ]
 
 

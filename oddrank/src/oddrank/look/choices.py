@@ -98,7 +98,8 @@ class Choices:
     """Notes values on which the program's own lines branch, on the main thread. Values that decide nothing are left."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[CodeType, int], _Plan | None] = {}
+        # by the id of a code, which is kept with it, and the instruction: to hash a long function takes microseconds
+        self._plans: dict[tuple[int, int], tuple[CodeType, _Plan | None]] = {}
         self._main = threading.main_thread().ident
 
     @contextlib.contextmanager
@@ -127,18 +128,20 @@ class Choices:
 
     def _note(self, said: str, value: Any) -> None:
         frame: Any = _getframe(3)  # past this function, the one that calls it, and the wrapper
-        key = frame.f_code, frame.f_lasti
-        plan = self._plans[key] if key in self._plans else self._plan(key)
+        plan = self._plan(frame)
         if plan is not None:
             with contextlib.suppress(Exception):  # the program goes on
                 self._keep(said, value, frame, plan)
 
-    def _plan(self, key: tuple[CodeType, int]) -> _Plan | None:
+    def _plan(self, frame: Any) -> _Plan | None:
+        code, at = frame.f_code, frame.f_lasti
+        if (known := self._plans.get((id(code), at))) is not None:
+            return known[1]
         plan = None
-        if not places.is_library(key[0].co_filename):
+        if not places.is_library(code.co_filename):
             with contextlib.suppress(Exception):
-                plan = _planned(*key)
-        self._plans[key] = plan
+                plan = _planned(code, at)
+        self._plans[id(code), at] = code, plan
         return plan
 
     def _keep(self, said: str, value: Any, frame: Any, plan: _Plan) -> None:
@@ -148,14 +151,13 @@ class Choices:
             if plan.branch is not None:
                 break
             given, frame = _given(plan.whole, plan, given, frame), frame.f_back
-            key = frame.f_code, frame.f_lasti
-            following = self._plans[key] if key in self._plans else self._plan(key)
+            following = self._plan(frame)
             if following is None:
                 return
             plan = following
         if plan.branch is None:
             return
-        if plan.bound:
+        if plan.bound and plan.whole is not plan.read:
             given = _given(plan.whole, plan._replace(bound=""), given, frame)
         took = _given(plan.branch.test, plan, given, frame)
         shown = reprlib.repr(value) if isinstance(value, (list, str)) else value  # it may be long

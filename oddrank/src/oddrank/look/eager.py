@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from oddrank.files import below, write, write_json
 from oddrank.look import command, eager_page, look, replays, values
-from oddrank.look.agreement import CANNOT_TELL, SHAPE, WRONG, Answer, Region, Value, judge
+from oddrank.look.agreement import CANNOT_TELL, FASTPATH, SHAPE, WRONG, Answer, Region, Value, judge
 from oddrank.look.endings import STOPPED
 from oddrank.look.program import Program
 from oddrank.look.runs import Stopped, Trial, refuse, trial
@@ -85,15 +86,10 @@ class _Runs:
         print(f"{name:17} {ran.seconds:4.0f} s{'   failed' if ran.ending.said else ''}", flush=True)
         return ran
 
-    def table(self, compiled: str = COMPILED) -> list[Value]:
-        """Compare the runs with the one in eager."""
+    def table(self, eager: str = EAGER, compiled: str = COMPILED) -> list[Value]:
+        """Compare the runs."""
         loaded = {name: values.load(ran.folder) for name, ran in self.made.items() if not ran.ending.said}
-        columns = {
-            "compiled": loaded.get(compiled, {}),
-            "again": loaded.get(AGAIN),
-            "captured": loaded.get(CAPTURED),
-        }
-        return table(loaded[EAGER], columns | {"nudged": loaded.get(NUDGED)})
+        return table(loaded, eager, compiled)
 
 
 def _compared(runs: _Runs) -> tuple[Answer, list[Value], list[Region]]:
@@ -108,47 +104,66 @@ def _compared(runs: _Runs) -> tuple[Answer, list[Value], list[Region]]:
         if ran.ending.said:
             lacks = f"the run '{name}' failed: {ran.ending.said.splitlines()[0]}"
             return judge(found, regions, lacks=lacks), found, regions
-        if name == AGAIN and any(
-            (one.again or 0) > one.tolerance for one in runs.table() if one.step <= first.step
-        ):
-            return judge(runs.table(), regions), runs.table(), regions
+        found = runs.table()
+        if any((one.again or 0) > one.tolerance for one in found if one.step <= first.step):
+            return judge(found, regions), found, regions
     regions = replays.read(runs.made[REGIONS].folder)
     # as coarse as what the regions compute in: under autocast the last bit of a parameter is lost
     runs.run(NUDGED, Way("no", nudged=max((one.eps for one in regions), default=0.0)))
     found = runs.table()
     answer = judge(found, regions)
-    settings = tuple(dict.fromkeys(one.setting for one in regions if one.setting in replays.SETTINGS))
-    if answer.kind == CANNOT_TELL and settings and not runs.run(SETTINGS, Way(settings=settings)).ending.said:
-        answer = judge(found, regions, runs.table(SETTINGS))
+    if answer.ask:
+        fast = FASTPATH in answer.ask
+        if not runs.run(SETTINGS, Way("no" if fast else "yes", settings=answer.ask)).ending.said:
+            answer = judge(found, regions, runs.table(SETTINGS) if fast else runs.table(compiled=SETTINGS))
     return answer, found, regions
 
 
-def table(eager: dict[int, values.Kept], columns: dict[str, dict[int, values.Kept] | None]) -> list[Value]:
-    """Compare runs with the one in eager.
+def table(
+    runs: dict[str, dict[int, values.Kept]], eager: str = EAGER, compiled: str = COMPILED
+) -> list[Value]:
+    """Compare runs.
 
     Args:
-        eager: What the ranks of that one computed.
-        columns: The same of the others, by attribute of `Value`; None where there is no such run.
+        runs: What the ranks of each computed, by its name.
+        eager: The one in eager that is compared.
+        compiled: The compiled one that is.
 
     Returns:
         A row of each loss, output and gradient: by step, then as the program made them, then by rank.
     """
+    pairs = {"compiled": (eager, compiled), "again": (EAGER, AGAIN), "anew": (COMPILED, REGIONS)}
+    pairs |= {"captured": (EAGER, CAPTURED), "nudged": (EAGER, NUDGED)}
     rows: list[tuple[int, int, int, Value]] = []
-    for rank in sorted(eager.keys() & (columns["compiled"] or {}).keys()):
-        others = {name: held[rank] for name, held in columns.items() if held is not None and rank in held}
+    for rank in sorted(runs[eager].keys() & runs[compiled].keys()):
         for order, kind in enumerate(("outputs", "losses", "gradients")):
-            mine = eager[rank][kind]
+            held = {name: ranks[rank][kind] for name, ranks in runs.items() if rank in ranks}
+            mine, theirs = held[eager], held[compiled]
             sizes: dict[int, float] = {}
             for name, tensor in mine.items():
                 sizes[_step(name)] = max(sizes.get(_step(name), 0.0), values.largest(tensor))
-            theirs = others["compiled"][kind]
             for name in dict.fromkeys([*mine, *theirs]):
                 if kind == "outputs" and not (name in mine and name in theirs):
                     continue  # a branch on compiling may call something else
-                value = _value(
-                    rank, kind, name, mine, {key: held[kind] for key, held in others.items()}, sizes
+                known = mine[name] if name in mine else theirs[name]
+                step, tolerance = _step(name), replays.TOLERANCES.get(known.dtype, 1.3e-6)
+                value = Value(rank, step, kind, name.partition(", ")[2], tolerance)
+                far = {
+                    key: _apart(held[a].get(name), held[b].get(name), FLOOR * sizes.get(step, 0.0))
+                    for key, (a, b) in pairs.items()
+                    if a in held and b in held
+                }
+                value.compiled, value.captured, value.nudged = (
+                    far["compiled"],
+                    far.get("captured"),
+                    far.get("nudged"),
                 )
-                rows.append((value.step, order, len(rows), value))
+                value.again = max((far[key] for key in ("again", "anew") if key in far), default=None)
+                value.equal = not value.compiled
+                value.only = "compiled" if name not in mine else "eager" if name not in theirs else ""
+                if not value.only and mine[name].shape != theirs[name].shape:
+                    value.only = SHAPE
+                rows.append((step, order, len(rows), value))
     return [row[-1] for row in sorted(rows, key=lambda row: row[:3])]
 
 
@@ -156,25 +171,9 @@ def _step(name: str) -> int:
     return int(name.split()[1].rstrip(","))
 
 
-def _value(
-    rank: int, kind: str, name: str, mine: Any, others: dict[str, Any], sizes: dict[int, float]
-) -> Value:
-    step, eager = _step(name), mine.get(name)
-    found = others["compiled"].get(name)
-    known = eager if eager is not None else found
-    value = Value(rank, step, kind, name.partition(", ")[2], replays.TOLERANCES.get(known.dtype, 1.3e-6))
-    for key, held in others.items():
-        other = held.get(name)
-        if eager is None or other is None or eager.shape != other.shape:
-            setattr(value, key, 0.0 if eager is None and other is None else float("inf"))
-            continue
-        far, size = (
-            values.compare(eager, other.to(eager.dtype)),
-            max(values.largest(eager), FLOOR * sizes[step]),
-        )
-        setattr(value, key, far.absolute / size if size else 0.0 if not far.absolute else float("inf"))
-        value.equal &= key != "compiled" or far.equal
-    value.only = "compiled" if eager is None else "eager" if found is None else ""
-    if eager is not None and found is not None and eager.shape != found.shape:
-        value.only = SHAPE
-    return value
+def _apart(a: torch.Tensor | None, b: torch.Tensor | None, least: float) -> float:
+    """The largest difference, divided by the largest number of the first, or `least`."""
+    if a is None or b is None or a.shape != b.shape:
+        return 0.0 if a is b else float("inf")
+    far, size = values.compare(a, b.to(a.dtype)).absolute, max(values.largest(a), least)
+    return far / size if size else float("inf") if far else 0.0

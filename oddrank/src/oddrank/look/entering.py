@@ -68,14 +68,7 @@ class Entering:
 
             torch_names.hide_from_dynamo(forward.__code__)  # type: ignore[attr-defined]
             self._undo.enter_context(replace(forward))
-            given = self._steps.given
-
-            def both(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                given(args, kwargs)
-                if self._steps.recording:
-                    self._given(args, kwargs)
-
-            self._steps.given = both
+            self._steps.given.append(self._given)
 
     def close(self) -> None:
         """Leave torch as it was."""
@@ -95,8 +88,10 @@ class Entering:
                     self._rows.append((ENTERS, place, dimension, ranks, number, alike, _what(tensor), *kept))
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not (self._rows and self._steps.recording):
+            return
         self._first = self._first or self._steps.found
-        if not self._rows or self._steps.found != self._first:
+        if self._steps.found != self._first:
             return
         with contextlib.suppress(Exception):
             one = next((tensor for _, tensor in leaves([*args, *kwargs.values()], "")), None)

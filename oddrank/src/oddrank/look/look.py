@@ -30,6 +30,7 @@ from oddrank.look import (
     rows,
     step_collectives,
     switch_effects,
+    trained,
     training,
     uncompiled,
     weight_names,
@@ -500,7 +501,7 @@ def together(reports: list[Report]) -> Look:
     if cut:
         who = f"rank {' and '.join(map(str, cut))}"
         notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
-    notes += training.drawn_alike(held["seen"])
+    notes += trained.drawn_alike(held["seen"])
     notes[:0] = _factor([one.provenance for one in reports])
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)

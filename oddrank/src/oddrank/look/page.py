@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from oddrank.counted import counted
-from oddrank.look import causes, program_source, replicas, step_collectives, switches
+from oddrank.look import causes, program_source, replicas, step_collectives, switches, trained
 from oddrank.look.breaks import Phase, phases
 from oddrank.look.frames import table
 from oddrank.look.library_breaks import folded
@@ -48,6 +48,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         if failure
         else "",
         f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
+        _wrong(looked),
         table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
         *program_source.parts(looked.source),
         *_to_do(looked),
@@ -78,9 +79,22 @@ def picture(figure: Any, text: str) -> str:
     return f"<img alt='{escape(text)}' src='data:image/png;base64,{data}'>"
 
 
+def _wrong(looked: Look) -> str:
+    """What is wrong where all ranks did the same."""
+    found = [
+        cause
+        for cause in causes.causes(looked)
+        if cause.wrong and not cause.expected and not cause.said.startswith(causes.APART)
+    ]
+    if not found:
+        return ""
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"<p class='bad'>{escape(found[0].line)}{more}: <a href='#first'>what to do first</a>.</p>"
+
+
 def _to_do(looked: Look) -> list[str]:
     found, own = causes.causes(looked), folded(looked)
-    parts = ["<h2>What to do first</h2>"]
+    parts = ["<h2 id='first'>What to do first</h2>"]
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")
     else:
@@ -89,6 +103,13 @@ def _to_do(looked: Look) -> list[str]:
     for one in own:
         places = "".join(f"<li>{escape(place)}</li>" for place in one.places)
         parts.append(f"<details><summary>{escape(one)}</summary><ul>{places}</ul></details>")
+    held = looked.held
+    if looked.unit == "step":
+        every = trained.checked(held["parameters"], held["averages"], held["seen"])
+        told = "".join(f"<li>{escape(one)}</li>" for one in every)
+        parts.append(
+            f"<details><summary>What was looked at in the training</summary><ul>{told}</ul></details>"
+        )
     switched = switches.rows(looked)
     said = "What torch's own record proves. What it says nothing of has no row."
     return [*parts, "<h2>What was asked, and what was got</h2>", table(switched, said)]

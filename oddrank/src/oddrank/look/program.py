@@ -156,7 +156,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
     scaling, entering, orders, forwards = Scaling(steps), Entering(steps), Epochs(steps), Forwards(steps)
     steps.noted |= {"loads": loads.table, "crossed": batches.table, "forwards": forwards.table}
     steps.noted |= {"rescaled": scaling.table, "entering": entering.table, "epochs": orders.table}
-    steps.begins = lambda: aside(averaging.own)
+    steps.begins.append(lambda: aside(averaging.own))
     leaving, training = Leaving(lambda: not steps.since_ns), Training(steps)
     values = Values(steps, each=options.way is not None)
     with contextlib.ExitStack() as last:

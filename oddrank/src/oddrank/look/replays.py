@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from oddrank.look import replicas
 from oddrank.look.agreement import CACHE, Region, beyond, excess
 from oddrank.look.callables import line_of_stack
 from oddrank.look.steps import Steps
-from oddrank.look.values import largest, leaves
+from oddrank.look.values import compare, largest
+from oddrank.look.values import leaves as tensors
 from oddrank.record.guard_words import source
 
 __all__ = ["SETTINGS", "TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
@@ -40,6 +41,7 @@ TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.bfloat16: 1.6e-2
 _COMPILE = torch.compile  # look puts a wrapper in its place
 Results = dict[str, torch.Tensor]
 Code = Callable[..., Any]
+Votes = Callable[[str], list[str | None]]
 
 
 class Replays:
@@ -53,9 +55,7 @@ class Replays:
         votes: Asks all ranks for a text, in their common order; those of all ranks, None for one that is silent.
     """
 
-    def __init__(
-        self, steps: Steps, step: int, rank: int, path: Path, votes: Callable[[str], list[str | None]]
-    ) -> None:
+    def __init__(self, steps: Steps, step: int, rank: int, path: Path, votes: Votes) -> None:
         self._steps, self._step, self._rank, self._path, self._votes = steps, step, rank, path, votes
         self._kept: list[tuple[Region, Call]] = []
         self._seen: set[tuple[str, bool]] = set()
@@ -65,22 +65,16 @@ class Replays:
     def listen(self) -> None:
         """Keep inputs from now on, and run the regions again when the last recorded step has ended."""
         torch_names.around_compiled(self._around)
-        self._steps.also(self.run)
+        self._steps.done.append(self.run)
 
     def _around(self, compile_id: str, graph: GraphModule, backend: Any, compiled: Code) -> Code:
-        if self._busy:
-            return compiled
-        name = _title(graph)
-
         def call(*args: Any) -> Any:
-            self._keep(compile_id, name, graph, backend, compiled, args)
+            self._keep(compile_id, graph, backend, compiled, args)
             return compiled(*args)
 
-        return call
+        return compiled if self._busy else call
 
-    def _keep(
-        self, compile_id: str, name: str, graph: GraphModule, backend: Any, compiled: Code, args: Any
-    ) -> None:
+    def _keep(self, compile_id: str, graph: GraphModule, backend: Any, compiled: Code, args: Any) -> None:
         step = max(self._steps.found, 1)
         if self._busy or step > self._step or (compile_id, step == self._step) in self._seen:
             return
@@ -90,7 +84,7 @@ class Replays:
             self._bytes += sum(one.nbytes for one, _ in call.given if isinstance(one, torch.Tensor))
             if self._bytes > MOST:
                 call.given = None
-            self._kept.append((Region(self._rank, name, step), call))
+            self._kept.append((Region(self._rank, _title(graph), step), call))
 
     def run(self) -> None:
         """Run the regions again, once, and write what was measured."""
@@ -99,17 +93,18 @@ class Replays:
         self._busy = True
         talking = json.dumps([region.name for region, call in self._kept if call.talks])
         agreed = len(set(self._votes(talking))) == 1
-        rng, told = torch.get_rng_state(), False
+        rng, found = torch.get_rng_state(), []  # type: torch.Tensor, list[Region]
         for region, call in self._kept:
             if call.given is None:
                 region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
             elif call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
             else:
-                measure(call, region, self._votes if call.talks else _alone, told)
-                told |= region.gap > 0
+                votes = self._votes if call.talks else lambda said: [said]
+                region = measure(call, region, votes, any(one.gap for one in found))
+            found.append(region)
         torch.set_rng_state(rng)
-        write(self._path, json.dumps([asdict(region) for region, _ in self._kept]).encode())
+        write(self._path, json.dumps([asdict(one) for one in found]).encode())
 
 
 def read(folder: Path) -> list[Region]:
@@ -144,70 +139,79 @@ class Call:
         self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
         self.names = [source(name) for name in torch_names.input_names(graph)]
         self.talks = any(_talks(node) for node in graph.graph.nodes)
-        self.draws = False  # whether the last run drew random numbers
+        devices = {one.device.type for one, _ in self.given if isinstance(one, torch.Tensor)}
+        self._casts = [
+            (one, torch.get_autocast_dtype(one)) for one in devices if torch.is_autocast_enabled(one)
+        ]
+        self._at: Results = {}  # outputs of the first run: the cosine of each is the gradient that comes to it
 
-    def run(self, code: Code, change: Callable[[Any], Any], at: Results) -> Results:
+    @contextlib.contextmanager
+    def casting(self) -> Iterator[None]:
+        """Let autocast be as it was around the call."""
+        with contextlib.ExitStack() as stack:
+            for device, dtype in self._casts:
+                stack.enter_context(torch.autocast(device, dtype))
+            yield
+
+    def run(self, code: Code, change: Callable[[Any], Any]) -> Results:
         """Run some code of the graph on fresh inputs; returns outputs, inputs after it, and gradients of inputs.
 
         Args:
             code: What is called.
             change: Applied to each tensor before.
-            at: The outputs at which gradients are taken: the cosine of each comes back to it. Filled where empty.
         """
         torch.manual_seed(0)
         with torch.set_grad_enabled(self.grad):
             leaves = [_leaf(one, change) for one, _ in self.given]
             pairs = zip(leaves, self.given, strict=True)
             args = [one if leaf or not _trained(one) else one.clone() for one, (_, leaf) in pairs]
-            before = _random()
-            outputs = {f"output {i}": one for i, one in enumerate(_flat(code(*args)))}
-            self.draws = _random() != before
-            at.update({} if at else {name: one.detach().clone() for name, one in outputs.items()})
-            found = {name: one.detach().clone() for name, one in outputs.items()}
+            with self.casting():
+                made = {f"output {i}": one for i, (_, one) in enumerate(tensors(code(*args), ""))}
+            found = {name: one.detach().clone() for name, one in made.items()}
+            self._at = self._at or dict(found)
             for name, leaf, arg in zip(self.names, leaves, args, strict=True):
                 if isinstance(arg, torch.Tensor) and not (arg is leaf and _trained(arg)):
                     found[f"{name} afterwards"] = arg.detach().clone()
             wanted = {name: one for name, one in zip(self.names, leaves, strict=True) if _trained(one)}
-            back = [name for name, one in outputs.items() if one.requires_grad]
-            if back and wanted:
-                coming = [torch.cos(at[name]).to(outputs[name].dtype) for name in back]
-                ends = [outputs[name] for name in back]
-                grads = torch.autograd.grad(ends, list(wanted.values()), coming, allow_unused=True)
+            ends = {name: one for name, one in made.items() if one.requires_grad}
+            if ends and wanted:
+                coming = [torch.cos(self._at[name]).to(one.dtype) for name, one in ends.items()]
+                grads = torch.autograd.grad(
+                    list(ends.values()), list(wanted.values()), coming, allow_unused=True
+                )
                 each = zip(wanted, grads, strict=True)
                 found |= {f"the gradient of {name}": one.detach() for name, one in each if one is not None}
         return {name: replicas.local_part(one) for name, one in found.items()}
 
 
-def measure(call: Call, region: Region, votes: Callable[[str], list[str | None]], told: bool = False) -> None:
+def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> Region:
     """Measure one region, and what explains it.
 
     Args:
         call: The graph, its code and inputs.
-        region: Is filled.
+        region: Where it ran.
         votes: As for `Replays`; ranks of a region with a collective decide together what runs.
         told: Whether a region before it differs: of rounding the first operator is enough.
     """
     try:
-        base, nodes = _Eager(call), _Nodes(call)
-        region.eps, region.draws = base.eps, nodes.drawing() if base.draws else ""
-        worst = base.against(call.compiled)
+        base = _Eager(call, region)
+        found = base.against(call.compiled)
         if "True" in votes(
-            str(beyond(worst))
+            str(beyond(found))
         ):  # a choice, as of a largest element, turns over in some of them
             base.nudge(4 * NUDGES)
-            worst = base.against(call.compiled)
-        for part in ("of", "gap", "compiled", "eager", "nudged", "size", "tolerance"):
-            setattr(region, part, getattr(worst, part))
+            found = base.against(call.compiled)
         rewritten = torch_names.rewritten_collectives(call.graph)
-        region.rewritten = [f"dist.{one.call} at {line_of_stack(one.stack)}" for one in rewritten]
-        odd = "True" in votes(str(beyond(region)))
-        if odd:
-            region.setting = _setting(call, base, votes)
-        parts = odd or (region.gap > 0 and not told)
-        if "True" in votes(str(parts and not region.draws)):
-            region.parts, region.operator = nodes.parting(odd and not region.setting)
+        found.rewritten = [f"dist.{one.call} at {line_of_stack(one.stack)}" for one in rewritten]
+        if base.draws:
+            found.draws = next(iter([_said(node) for node, _, draws in _nodes(call) if draws]), "")
+        odd = "True" in votes(str(beyond(found)))
+        found.setting = _setting(call, base, votes) if odd else ""
+        if "True" in votes(str((odd or (found.gap > 0 and not told)) and not found.draws)):
+            found.parts, found.operator = _parting(call, odd and not found.setting)
+        return found
     except Exception as error:
-        region.note = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return replace(region, note=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
 class _Eager:
@@ -215,46 +219,48 @@ class _Eager:
 
     Args:
         call: The graph with its inputs.
+        about: Where it ran.
 
     Attributes:
-        eps: Of the coarsest dtype.
         draws: Whether it draws random numbers.
     """
 
-    def __init__(self, call: Call) -> None:
-        self._call, self._at = call, {}  # type: Call, Results
+    def __init__(self, call: Call, about: Region) -> None:
+        self._call = call
+        torch.manual_seed(0)
+        before = _random()
         with torch_names.operators() as ran:
-            self._as_is = call.run(call.graph, _same, self._at)
-        self.draws = call.draws
-        self.eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
+            self._as_is = call.run(call.graph, _same)
+        self.draws = _random() != before
+        eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
+        self._about = replace(about, eps=eps)
         self._nudged: list[Results] = []
         self.nudge(NUDGES)
-        self._wide: Results | None = None
+        self._wide: Results = {}
         if not self.draws:  # in another dtype other numbers are drawn
             with contextlib.suppress(Exception), torch_names.operators(wide=True):  # some knows no float64
-                self._wide = call.run(call.graph, _double, self._at)
+                self._wide = call.run(call.graph, _double)
 
     def nudge(self, times: int) -> None:
         """Change the last bit of its inputs so many times more, each time in other directions."""
         for seed in range(len(self._nudged), len(self._nudged) + times):
-            self._nudged.append(self._call.run(self._call.graph, partial(nudge, seed=seed), self._at))
+            self._nudged.append(self._call.run(self._call.graph, partial(nudge, seed=seed)))
 
     def against(self, code: Code) -> Region:
         """The result that is farthest beyond its rounding in some code of the graph."""
-        found, about = self._call.run(code, _same, self._at), Region(0, "", 0, eps=self.eps)
-        every = [about]
+        found, every = self._call.run(code, _same), [self._about]
         for name, eager in self._as_is.items():
             if name not in found or eager.dtype not in TOLERANCES:
                 continue
-            one = replace(about, of=name, tolerance=TOLERANCES[eager.dtype], size=largest(eager))
+            one = replace(self._about, of=name, tolerance=TOLERANCES[eager.dtype], size=largest(eager))
             one.gap = _far(found[name], eager)
             one.nudged = max(_far(nudged[name], eager) for nudged in self._nudged if name in nudged)
-            if self._wide is not None and name in self._wide:
+            if name in self._wide:
                 one.compiled, one.eager = _far(found[name], self._wide[name]), _far(eager, self._wide[name])
             every.append(one)
         for name in sorted(self._as_is.keys() ^ found.keys()):
             where = "eager" if name in self._as_is else "compiled"
-            every.append(replace(about, of=f"{name}, in {where} code only", gap=math.inf))
+            every.append(replace(self._about, of=f"{name}, in {where} code only", gap=math.inf))
         return max(every, key=lambda one: (beyond(one), one.gap > one.tolerance * one.size, excess(one)))
 
 
@@ -262,7 +268,7 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.dtype in TOLERANCES else tensor
 
 
-def _setting(call: Call, base: _Eager, votes: Callable[[str], list[str | None]]) -> str:
+def _setting(call: Call, base: _Eager, votes: Votes) -> str:
     """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
     made: list[str] = []
 
@@ -272,88 +278,66 @@ def _setting(call: Call, base: _Eager, votes: Callable[[str], list[str | None]])
 
     for name in (CACHE, *SETTINGS):
         fits = False
-        with contextlib.suppress(Exception):
-            changed = torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name)
-            with changed:
-                again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
-                fits = (
-                    not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
-                )
+        with (
+            contextlib.suppress(Exception),
+            torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name),
+        ):
+            again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
+            fits = not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
         if set(votes(str(fits))) == {"True"}:
             return name
     return ""
 
 
-class _Nodes(Interpreter):
-    """Runs a graph node by node in eager, and looks at each."""
+def _nodes(call: Call) -> Iterator[tuple[Node, list[Any], bool]]:
+    """Run a graph in eager: each operator that makes floating-point numbers, its inputs, whether it draws random ones.
 
-    def __init__(self, call: Call) -> None:
-        super().__init__(GraphModule(call.graph, call.graph.graph))
-        self._call = call
-        self._look: Callable[[Node, bool], None]
-        self._before: list[Any] = []  # what the node is given
+    To be taken to its end: operators may change the state of autocast.
+    """
+    walk = Interpreter(call.graph)
+    walk.args_iter = iter([_leaf(one, _same) for one, _ in call.given])
+    torch.manual_seed(0)
+    for node in call.graph.graph.nodes:
+        given, before = [_copied(walk.env[one]) for one in node.all_input_nodes], _random()
+        with torch.no_grad(), call.casting():
+            walk.env[node] = found = walk.run_node(node)
+        if node.op.startswith("call_") and any(one.is_floating_point() for _, one in tensors(found, "")):
+            yield node, given, _random() != before
 
-    def drawing(self) -> str:
-        """The first operator that draws random numbers, with its line."""
-        found: list[str] = []
-        self._each(lambda node, draws: found.append(_said(node)) if draws else None)
-        return next(iter(found), "")
 
-    def parting(self, odd: bool) -> tuple[str, str]:
-        """The first operator that differs at all when it is compiled alone, and the first beyond its rounding.
+def _parting(call: Call, odd: bool) -> tuple[str, str]:
+    """The first operator that differs at all when it is compiled alone, and the first beyond its rounding.
 
-        Args:
-            odd: Whether the second is looked for.
-        """
-        parts, operator, seen = "", "", set[str]()
+    Args:
+        call: The graph with its inputs.
+        odd: Whether the second is looked for.
+    """
+    parts, operator, seen = "", "", set[str]()
+    for node, given, draws in _nodes(call):
+        shapes = [(tuple(one.shape), one.dtype) for one in given if isinstance(one, torch.Tensor)]
+        key = f"{node.target} {shapes}"
+        if draws or _talks(node) or key in seen or (operator if odd else parts) or len(seen) >= ALONE:
+            continue
+        seen.add(key)
+        alone = _alone(call, node, given)
+        parts = parts or (_said(node) if alone.gap else "")
+        operator = operator or (_said(node) if odd and beyond(alone) else "")
+    return parts, operator
 
-        def look(node: Node, draws: bool) -> None:
-            nonlocal parts, operator
-            shapes = [(tuple(one.shape), one.dtype) for one in self._before if isinstance(one, torch.Tensor)]
-            key = f"{node.target} {shapes}"
-            if draws or _talks(node) or key in seen or (operator if odd else parts) or len(seen) >= ALONE:
-                return
-            seen.add(key)
-            alone = self._alone(node)
-            parts = parts or (_said(node) if alone.gap else "")
-            operator = operator or (_said(node) if odd and beyond(alone) else "")
 
-        self._each(look)
-        return parts, operator
-
-    def _each(self, look: Callable[[Node, bool], None]) -> None:
-        self._look = look
-        torch.manual_seed(0)
-        with torch.no_grad():
-            self.run(*[_leaf(one, _same) for one, _ in self._call.given])
-
-    def run_node(self, n: Node) -> Any:
-        """Run a node, and look at it where it makes floating-point numbers."""
-        if not n.op.startswith("call_"):
-            return super().run_node(n)
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        self._before = [_copied(self.env[one]) for one in n.all_input_nodes]
-        before = _random()
-        found = getattr(self, n.op)(n.target, args, kwargs)
-        if any(one.is_floating_point() for one in _flat(found)):
-            self._look(n, _random() != before)
-        return found
-
-    def _alone(self, node: Node) -> Region:
-        """Measure one node, compiled alone."""
-        graph, inputs = torch.fx.Graph(), node.all_input_nodes
-        given = {one: graph.placeholder(one.name) for one in inputs}
-        graph.output((graph.node_copy(node, given.__getitem__),))
-        single = GraphModule(self._call.graph, graph)
-        for one, value in zip(inputs, self._before, strict=True):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                value.requires_grad_(bool(getattr(one.meta.get("example_value"), "requires_grad", False)))
-        found = Region(0, "", 0)
-        with contextlib.suppress(Exception), torch.enable_grad():
-            compiled = _COMPILE(GraphModule(single, graph), backend=self._call.backend, dynamic=False)
-            call = Call(single, self._call.backend, compiled, self._before, self._call.grad)
-            found = _Eager(call).against(compiled)
-        return found
+def _alone(call: Call, node: Node, given: list[Any]) -> Region:
+    """Measure one operator, compiled alone."""
+    graph, found = torch.fx.Graph(), Region(0, "", 0)
+    inner = {one: graph.placeholder(one.name) for one in node.all_input_nodes}
+    graph.output((graph.node_copy(node, inner.__getitem__),))
+    for one, value in zip(inner, given, strict=True):
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.requires_grad_(bool(getattr(one.meta.get("example_value"), "requires_grad", False)))
+    with contextlib.suppress(Exception), torch.enable_grad(), call.casting():
+        single = GraphModule(call.graph, graph)
+        compiled = _COMPILE(GraphModule(single, graph), backend=call.backend, dynamic=False)
+        found = _Eager(Call(single, call.backend, compiled, given, call.grad), found).against(compiled)
+    return found
 
 
 def _random() -> list[bytes]:
@@ -380,10 +364,6 @@ def _title(graph: GraphModule) -> str:
 
 def _talks(node: Node) -> bool:
     return "c10d" in str(node.target) or "torch.distributed" in str(getattr(node.target, "__module__", ""))
-
-
-def _alone(said: str) -> list[str | None]:
-    return [said]
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
@@ -417,22 +397,16 @@ def nudge_first(steps: Steps, eps: float) -> None:
         steps: Which step it is.
         eps: The relative change, where it is more than the last bit.
     """
-    begins, given = steps.begins, steps.given
 
     def begin() -> None:
-        begins()
-        if steps.found == 1:
-            change([tensor for _, _, _, tensor, _ in replicas.everything()])
+        change(tensor for _, _, _, tensor, _ in replicas.everything())
 
     def call(args: Any, kwargs: Any) -> None:
-        if steps.found == 1:
-            change(
-                one for _, one in leaves([*args, *kwargs.values()], "") if not isinstance(one, nn.Parameter)
-            )
-        given(args, kwargs)
+        given = tensors([*args, *kwargs.values()], "")
+        change(one for _, one in given if not isinstance(one, nn.Parameter))
 
-    def change(tensors: Iterable[Any]) -> None:
-        for tensor in tensors:
+    def change(found: Iterable[Any]) -> None:
+        for tensor in found if steps.found == 1 else ():
             with contextlib.suppress(Exception), torch.no_grad():
                 held = tensor.data
                 if (made := nudge(held, eps)) is not held:
@@ -440,7 +414,8 @@ def nudge_first(steps: Steps, eps: float) -> None:
 
     for code in (begin, call, change):
         torch_names.hide_from_dynamo(code.__code__, calls=True)
-    steps.begins, steps.given = begin, call
+    steps.begins.append(begin)
+    steps.given.insert(0, call)  # what others note is what the call gets
 
 
 def _copied(one: Any) -> Any:
@@ -448,13 +423,8 @@ def _copied(one: Any) -> Any:
     if not isinstance(one, torch.Tensor):
         return one
     with torch.no_grad():
-        if type(one.data) is not torch.Tensor or one.layout != torch.strided or not one.numel():
-            made = one.detach().clone()
-        else:
-            sizes = zip(one.shape, one.stride(), strict=True)
-            extent = 1 + sum((size - 1) * stride for size, stride in sizes)
-            flat = one.detach().as_strided((extent,), (1,), one.storage_offset()).clone()
-            made = flat.as_strided(one.shape, one.stride())
+        plain = type(one.data) is torch.Tensor and one.layout == torch.strided
+        made = torch_names.copied_with_strides(one.detach()) if plain else one.detach().clone()
     return made.requires_grad_(one.requires_grad)
 
 
@@ -470,13 +440,5 @@ def _trained(one: Any) -> bool:
     return isinstance(one, torch.Tensor) and one.requires_grad
 
 
-def _flat(found: Any) -> list[torch.Tensor]:
-    return [one for _, one in leaves(found, "")]
-
-
 def _far(a: torch.Tensor, b: torch.Tensor) -> float:
-    if a.shape != b.shape:
-        return math.inf
-    x, y = a.double(), b.double()
-    gap = (x - y).abs().masked_fill((x == y) | (x.isnan() & y.isnan()), 0.0)
-    return float(gap.nan_to_num(nan=math.inf, posinf=math.inf).max()) if gap.numel() else 0.0
+    return compare(a.double(), b.double()).absolute if a.shape == b.shape else math.inf

@@ -6,16 +6,19 @@ step, and no constant, it is taken for a copy.
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
 from oddrank import torch_names
@@ -70,6 +73,7 @@ PARTS = "ranks exchange data (all_to_all, messages): experts and stages that beg
 OTHER = "plain parameters in neither DDP nor fully_shard"
 SHARDS = "sharded DTensors"
 _CHUNK = 1 << 18  # elements at a time
+_WEIGHT, _FACTOR = 2654435761, 6364136223846793005  # of an element, and of what comes before a chunk
 _CONSTANT = "constant "
 _Found = tuple[str, str, tuple[int, ...], torch.Tensor, int]
 First = dict[int, tuple[Any, str]]  # by the id of a parameter: a weak reference to it, and its fingerprint
@@ -139,11 +143,22 @@ def fingerprint(tensor: torch.Tensor) -> str:
     """
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = flat.view(torch.int32) if len(flat) % 4 == 0 else flat
-    weights = torch.arange(1, min(_CHUNK, max(len(words), 1)) + 1, device=flat.device) * 2654435761
+    if words.is_cpu:  # in numpy it takes a third, and is no operator of a recorded step
+        numbers, known = words.numpy(), 0
+        for at in range(0, len(numbers), _CHUNK):
+            part = numbers[at : at + _CHUNK]
+            known = known * _FACTOR + int((part * _weights()[: len(part)]).sum())
+        return f"{known % 2**64:016x}"
+    weights = torch.arange(1, min(_CHUNK, max(len(words), 1)) + 1, device=flat.device) * _WEIGHT
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     for part in words.split(_CHUNK):
-        total = total * 6364136223846793005 + (part * weights[: len(part)]).sum()
+        total = total * _FACTOR + (part * weights[: len(part)]).sum()
     return f"{int(total) % 2**64:016x}"
+
+
+@functools.cache
+def _weights() -> np.ndarray:
+    return np.arange(1, _CHUNK + 1, dtype=np.int64) * _WEIGHT
 
 
 def differing(table: pd.DataFrame) -> pd.DataFrame:
@@ -261,7 +276,14 @@ def wrong(
 
 def everything() -> Iterator[_Found]:
     """Find parameters and buffers: kind, name, the ranks that should agree, tensor, and the id of the DDP around it."""
-    found = [(one, _title(root)) for root in living() for one in _within(root, "", "", (), set(), 0)]
+    roots = sorted(living(), key=lambda root: isinstance(root, GraphModule))
+    found, held = [], set[int]()  # type: list[tuple[_Found, str]], set[int]
+    for root in roots:  # the graph of a compiled optimizer holds parameters of the model, by other names
+        own = [one for one in _within(root, "", "", (), set(), 0)]
+        found += [
+            (one, _title(root)) for one in own if not (isinstance(root, GraphModule) and id(one[3]) in held)
+        ]
+        held |= {id(one[3]) for one in own}
     titles: dict[tuple[str, str], set[str]] = {}
     for (kind, name, *_), title in found:
         titles.setdefault((kind, name), set()).add(title)

@@ -79,12 +79,11 @@ class Steps:
         seen: What switches did.
         around: Calls of what is compiled within another module, outside of compiled calls.
         noted: Tables of what was noted in the whole run, by name.
-        begins: Called when a step begins, up to the last recorded one.
-        backwards: Called with the losses of a backward before it; what they return is called after it. A loss is a
-            number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
-        given: Called with what a compiled call is given, up to the last recorded step.
-        trained: Called with an optimizer before its step in a recorded step; what it returns is called after it.
-        returned: Called with what a compiled call returns and its callable, up to the last recorded step.
+        begins, given, returned, backwards, optimized: Called up to the last recorded step, in this order: when a step
+            begins; with what a compiled call is given; with what it returns, and its callable; with the losses of a
+            backward before it; with an optimizer before its step. What the last two return is called after it. A loss
+            is a number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
+        done: Called as soon as the last step was recorded.
         keep_values: Writes what this rank computed to a file.
         took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
             after them, `later`, without those in which something was compiled.
@@ -96,7 +95,7 @@ class Steps:
         done: Callable[[], None] = lambda: None,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        self.options, self._done, self._first = options, done, first
+        self.options, self._first = options, first
         self.began = time.monotonic()
         self.found = self.calls = self.updates = 0
         self.rec: Record | None = None
@@ -107,11 +106,12 @@ class Steps:
         self.forwards: dict[tuple[str, int], set[str]] = {}
         self.seen, self.around = Seen(self.enters), Uncompiled()
         self.noted: dict[str, Callable[[], pd.DataFrame]] = {"around": self.around.table}
-        self.begins: Callable[[], None] = lambda: None
+        self.begins: list[Callable[[], object]] = []
+        self.given: list[Callable[[tuple[Any, ...], dict[str, Any]], object]] = []
+        self.returned: list[Callable[[Any, Made], object]] = []
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
-        self.given: Callable[[tuple[Any, ...], dict[str, Any]], None] = lambda args, kwargs: None
-        self.trained: Callable[[Any], Callable[[], None]] = lambda optimizer: lambda: None
-        self.returned: Callable[[Any, Made], None] = lambda found, of: None
+        self.optimized: list[Callable[[Any], Callable[[], object] | None]] = []
+        self.done: list[Callable[[], object]] = [done]
         self.keep_values: Callable[[Path], object] = lambda _: None
         self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
         self._began = 0.0  # when the first step began
@@ -122,16 +122,6 @@ class Steps:
         self._thread = threading.get_ident()
         self._mark = contextlib.ExitStack()
         self._record = contextlib.ExitStack()
-
-    def also(self, done: Callable[[], None]) -> None:
-        """Call something after what is called as soon as the last step was recorded."""
-        before = self._done
-
-        def both() -> None:
-            before()
-            done()
-
-        self._done = both
 
     # --- what the hooks call ---
 
@@ -156,10 +146,9 @@ class Steps:
             if by_itself or (not self.options.step and torch.is_grad_enabled()):
                 self._begin()
                 of.recorded += first and self.open and self.rec is not None
-            if not self._over:
-                self.given(args, kwargs)
+            self._hear(self.given, args, kwargs)
             found = made(*args, **kwargs)
-            self._give(found, of)
+            self._hear(self.returned, found, of)
             return found
         finally:
             self._inside = False
@@ -178,9 +167,11 @@ class Steps:
         self.enters()
         return original(*args, **kwargs)
 
-    def _give(self, found: Any, of: Made) -> None:
-        if not self._over:
-            self.returned(found, of)
+    def _hear(self, listeners: list[Callable[..., Any]], *of: Any) -> list[Callable[[], object]]:
+        """Call listeners, up to the last recorded step; what they return to be called after it."""
+        if self._over:
+            return []
+        return [after for hear in listeners if (after := hear(*of)) is not None]
 
     def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
@@ -188,11 +179,11 @@ class Steps:
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
-        after = self.trained(args[0]) if self._records() and args else None
+        ends = self._hear(self.optimized, *args[:1]) if args else []
         try:
             found = step(*args, **kwargs)
-            if after is not None:
-                after()
+            for end in ends:
+                end()
             return found
         finally:
             self._stepping = False
@@ -203,7 +194,7 @@ class Steps:
         """Call `Tensor.backward` or `torch.autograd.backward`; the one may call the other."""
         if self._backing or self._timed or threading.get_ident() != self._thread:
             return original(*args, **kwargs)
-        ends = self._losses(args[0] if args else kwargs.get("tensors"))
+        ends = self._hear(self.backwards, _losses(args[0] if args else kwargs.get("tensors")))
         self._backing = True
         try:
             return original(*args, **kwargs)
@@ -211,11 +202,6 @@ class Steps:
             self._backing = False
             for end in ends:
                 end()
-
-    def _losses(self, given: Any) -> list[Callable[[], object]]:
-        every = given if isinstance(given, (tuple, list)) else [given]
-        losses = [one for one in every if isinstance(one, torch.Tensor) and one.numel() == 1]
-        return [end for begin in self.backwards if (end := begin(losses)) is not None]
 
     def named(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function that is the step."""
@@ -227,13 +213,10 @@ class Steps:
         finally:
             self._end()
 
-    def _records(self) -> bool:
-        return self.open and self.rec is not None
-
     @property
     def recording(self) -> bool:
         """Whether a step is under way that is recorded."""
-        return self._records()
+        return self.open and self.rec is not None
 
     def trains(self) -> None:
         """Note that there is an optimizer."""
@@ -257,7 +240,7 @@ class Steps:
         if self.found == 1:
             self._first()
             self._began = time.perf_counter()
-        self.begins()
+        self._hear(self.begins)
         if self.found <= self.options.skip:
             return
         if self.rec is None:
@@ -294,7 +277,8 @@ class Steps:
         self._mark.close()
         if self.found == self.options.skip + self.options.steps:
             self.close()
-            self._done()
+            for call in self.done:
+                call()
 
     def close(self) -> None:
         """End the record; a step that is open ends here."""
@@ -358,6 +342,11 @@ def watching(steps: Steps) -> Iterator[None]:
         steps.close()
 
 
+def _losses(given: Any) -> list[torch.Tensor]:
+    every = given if isinstance(given, (tuple, list)) else [given]
+    return [one for one in every if isinstance(one, torch.Tensor) and one.numel() == 1]
+
+
 def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     """Make `around(fn, ...)` of every call of `fn` that Dynamo does not trace; what it traces is `fn` itself.
 
@@ -379,5 +368,5 @@ def wrapped(fn: Callable[..., Any], around: Callable[..., Any]) -> Callable[...,
 _HOOKS = (Steps.compiled, Steps._compiled_call, Steps.optimizer, Steps.backward, Steps.named)
 hide_from_dynamo(*(one.__code__ for one in (*_HOOKS, Steps.before_forward)))
 # a step may begin and end between the regions of a compiled function, where Dynamo compiles what is called
-_CALLED = (Steps._begin, Steps._end, Steps.enters, Steps._give, Steps._losses, Steps._records)
+_CALLED = (Steps._begin, Steps._end, Steps.enters, Steps._hear, _losses)
 hide_from_dynamo(*(one.__code__ for one in _CALLED), calls=True)

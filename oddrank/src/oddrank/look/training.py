@@ -1,4 +1,4 @@
-"""What the recorded steps trained: parameters without gradient, gradients averaged too often, ranks with one batch."""
+"""What the recorded steps trained: parameters without gradient or change, gradients averaged too often, one batch."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from torch.nn.parallel import DistributedDataParallel
 from oddrank.live import introspect
 from oddrank.live.introspect import Collective
 from oddrank.look import replicas
-from oddrank.look.finding import Finding
 from oddrank.look.steps import Steps
+from oddrank.look.unchanged import TYPES as UNCHANGED
+from oddrank.look.unchanged import Unchanged
 from oddrank.look.values import leaves
 from oddrank.torch_names import hide_from_dynamo
 
-__all__ = ["AVERAGES", "PARAMETERS", "SEEN", "Training", "batches", "broken", "gradients", "synchronized"]
+__all__ = ["AVERAGES", "DREW", "FSDP", "PARAMETERS", "SEEN", "Training"]
 
-# of each parameter of an optimizer: its steps that were recorded, and in how many it had no gradient, or zeros
+# of each parameter of an optimizer: its steps since the record began, in how many it had no gradient, and in how many
+# of the first ones zeros
 PARAMETERS = {"rank": "int64", "name": "str", "held": "bool", "steps": "int64", "missing": "int64"}
-PARAMETERS |= {"zero": "int64", "calls": "str"}
+PARAMETERS |= {"zero": "int64", **UNCHANGED, "calls": "str"}
 # of each module whose gradients ranks average: backwards, and those in which they were averaged
 AVERAGES = {"rank": "int64", "how": "str", "name": "str", "steps": "int64", "backwards": "int64"}
-AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool"}
+AVERAGES |= {"averaged": "int64", "bytes": "int64", "no_sync": "str", "sums": "bool", "skipped": "str"}
 # what ranks that average gradients computed on, and what came of it: fingerprints of a recorded step; without `ranks`,
 # a loss of this rank that is no finite number
 SEEN = {"rank": "int64", "ranks": "str", "step": "int64", "kind": "str", "fingerprint": "str"}
-MOST = 4  # names that are listed
-_FSDP = "fully_shard"
+MOST = 4  # calls that are listed
+FSDP = "fully_shard"
 DREW = "random"
 
 
@@ -50,9 +52,13 @@ class Training:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._parameters: dict[int, tuple[torch.Tensor, list[int]]] = {}
-        self._backwards: list[tuple[int, int, int]] = []  # the step, and when it began and ended
+        self._unchanged = Unchanged()
+        # recorded ones: the turn, which an optimizer's step ends, the number in it, and when each began and ended
+        self._backwards: list[tuple[int, int, int, int]] = []
+        self._turn = self._in_turn = 0  # of the last backward, recorded or not
+        self._ended_turns: set[int] = set()
         self._optimizers: set[int] = set()
-        # of later backwards of a step: whether gradients of the ones before were kept
+        # of later backwards of a turn: whether gradients of the ones before were kept
         self._sums: list[bool] = []
         self._given_in = 0  # the step whose first compiled call was seen
         self._seen: list[tuple[int, str, str]] = []
@@ -63,9 +69,12 @@ class Training:
     def listen(self) -> None:
         """Note them from now on."""
         self._steps.backwards.append(self._backward)
-        self._steps.given, self._steps.trained = self._given, self._trained
+        self._steps.given.append(self._given)
+        self._steps.optimized.append(self._trained)
 
     def _backward(self, losses: list[torch.Tensor]) -> Callable[[], object] | None:
+        turn, before = self._steps.updates, self._in_turn if self._turn == self._steps.updates else 0
+        self._turn, self._in_turn = turn, before + 1
         if not self._steps.recording:
             return None
         for loss in losses:
@@ -73,13 +82,12 @@ class Training:
             with contextlib.suppress(Exception), torch.no_grad():
                 if not math.isfinite(value := float(replicas.local_part(loss))):
                     self._broken.append(("", self._steps.found, "loss", str(value)))
-        step, began = self._steps.found, time.time_ns()
-        if self._parameters and any(step == earlier for earlier, *_ in self._backwards):
+        if self._parameters and before:
             self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
-        return functools.partial(self._ended, step, began)
+        return functools.partial(self._ended, turn, before, time.time_ns())
 
-    def _ended(self, step: int, began: int) -> None:
-        self._backwards.append((step, began, time.time_ns()))
+    def _ended(self, turn: int, before: int, began: int) -> None:
+        self._backwards.append((turn, before, began, time.time_ns()))
 
     def _given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a compiled call is given; of activations those that the first one of a step is given."""
@@ -98,21 +106,29 @@ class Training:
             if prints:
                 self._seen.append((self._steps.found, kind, " ".join(prints)))
 
-    def _trained(self, optimizer: Any) -> Callable[[], None]:
+    def _trained(self, optimizer: Any) -> Callable[[], None] | None:
         """Note the gradients that an optimizer has; what is returned notes them after its step."""
+        if self._steps.rec is None:
+            return None
         self._optimizers.add(id(optimizer))
+        self._ended_turns.add(self._steps.updates - 1)
         every = [
             p for group in optimizer.param_groups for p in group["params"] if isinstance(p, torch.Tensor)
         ]
-        return functools.partial(self._after, every, {id(p) for p in every if p.grad is not None})
+        before = {id(p) for p in every if p.grad is not None}
+        return functools.partial(self._after, every, before, self._unchanged.before(optimizer))
 
-    def _after(self, every: Sequence[torch.Tensor], before: set[int]) -> None:
+    def _after(
+        self, every: Sequence[torch.Tensor], before: set[int], compare: Callable[[], None] = lambda: None
+    ) -> None:
+        compare()
         self._stepped.append(time.time_ns())
         self._note_draws()
         with contextlib.suppress(Exception), torch.no_grad():
-            zero = _zeros([p for p in every if p.grad is not None])
-            for p in every:
-                counts = self._parameters.setdefault(id(p), (p, [0, 0, 0]))[1]
+            known = [self._parameters.setdefault(id(p), (p, [0, 0, 0])) for p in every]
+            # one that was not zero once is asked no more: that takes an operator for each, and all of its memory
+            zero = _zeros([p for p, (steps, _, zeros) in known if zeros == steps and p.grad is not None])
+            for p, counts in known:
                 counts[0] += 1
                 counts[1] += p.grad is None and id(p) not in before
                 counts[2] += id(p) in zero
@@ -125,7 +141,7 @@ class Training:
                 states.append(torch.cuda.get_rng_state())
             before, self._drawn = (
                 self._drawn,
-                " ".join(str(zlib.crc32(one.numpy().tobytes())) for one in states),
+                " ".join(str(zlib.crc32(one.numpy().data)) for one in states),
             )
             if before and before != self._drawn:
                 self._seen.append((self._steps.found, DREW, self._drawn))
@@ -157,15 +173,21 @@ class Training:
     def _of_parameters(self, calls: str) -> Iterator[tuple[Any, ...]]:
         names = {id(tensor): name for _, name, _, tensor, _ in replicas.everything()}
         for p, counts in self._parameters.values():
-            yield names.get(id(p), str(tuple(p.shape))), id(p) in names, *counts, calls
+            yield (
+                names.get(id(p), str(tuple(p.shape))),
+                id(p) in names,
+                *counts,
+                *self._unchanged.of(p),
+                calls,
+            )
 
     def _in_forward(self, found: Sequence[_Averaged], known: Sequence[Collective], since_ns: int) -> str:
         """The in-place collectives that the program's own lines called before the first backward of a step."""
         begins = [since_ns, *self._stepped]
         forwards = [
-            (at, min((began for _, began, _ in self._backwards if began > at), default=0)) for at in begins
+            (at, min((began for *_, began, _ in self._backwards if began > at), default=0)) for at in begins
         ]
-        gathers = {name for one in found if one.how == _FSDP for name in one.groups}
+        gathers = {name for one in found if one.how == FSDP for name in one.groups}
         called = dict.fromkeys(
             f"dist.{call.called} at {call.place}"
             for call in known
@@ -181,28 +203,45 @@ class Training:
         since_ns: int,
         entered: Mapping[int, tuple[int, str]],
     ) -> Iterator[tuple[Any, ...]]:
-        """The one module whose gradients ranks average.
-
-        None where a reduction could be of something else: with several such modules or optimizers, on a mesh of several
-        dimensions, in steps with other numbers of backwards, or where the recorder has lost some.
-        """
-        each = Counter(step for step, *_ in self._backwards)
-        lost = not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns)
-        if lost or (len(found), len(self._optimizers), len(set(each.values()))) != (1, 1, 1):
+        """The modules whose gradients ranks average; how often, where a reduction can be of nothing else."""
+        each = Counter(turn for turn, *_ in self._whole_turns())
+        if why := self._why_not(found, known, each, since_ns):
+            yield from ((one.how, one.name, 0, 0, 0, -1, "", False, why) for one in found)
             return
         (one,) = found
-        if len(one.groups) > 1:
-            return
         mine = [call for call in known if call.group in one.groups and "reduce" in f"{call.op} {call.called}"]
         within = [(at, call.nbytes) for call in mine if (at := self._within(call.time_ns))]
         when, where = entered.get(one.ident, (0, ""))
         sent = sum(nbytes for _, nbytes in within) if all(nbytes >= 0 for _, nbytes in within) else -1
-        counts = (len(each), len(self._backwards), len({at for at, _ in within}), sent)
-        yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False])
+        counts = (len(each), sum(each.values()), len({at for at, _ in within}), sent)
+        yield one.how, one.name, *counts, where if when >= since_ns else "", all(self._sums or [False]), ""
+
+    def _why_not(
+        self, found: Sequence[_Averaged], known: Sequence[Collective], each: Counter[int], since_ns: int
+    ) -> str:
+        """Why it cannot be told how often the gradients of a module are averaged."""
+        many = {"modules": len(found), "optimizers": len(self._optimizers)}
+        if several := next((name for name, count in many.items() if count > 1), ""):
+            return f"there are several {several}"
+        if not known or (len(known) >= introspect.kept() and known[0].time_ns >= since_ns):
+            return "torch's flight recorder does not have all collectives of these steps"
+        if not (found and self._optimizers and each):
+            return "no backward and optimizer step were recorded"
+        if len(set(each.values())) > 1:
+            return "optimizer steps have different numbers of backwards"
+        return "its mesh has several dimensions" if len(found[0].groups) > 1 else ""
 
     def _within(self, time_ns: int) -> int:
         """When the backward began that a time lies in; 0 for none."""
-        return next((began for _, began, ended in self._backwards if began <= time_ns <= ended), 0)
+        return next((began for *_, began, ended in self._whole_turns() if began <= time_ns <= ended), 0)
+
+    def _whole_turns(self) -> list[tuple[int, int, int, int]]:
+        """Backwards of turns of which each backward was recorded: a step that the user names may be part of one."""
+        last = {turn: number for turn, number, *_ in self._backwards}
+        seen = Counter(turn for turn, *_ in self._backwards)
+        return [
+            one for one in self._backwards if one[0] in self._ended_turns and seen[one[0]] == last[one[0]] + 1
+        ]
 
 
 def _zeros(parameters: Sequence[Any]) -> set[int]:
@@ -244,170 +283,12 @@ def _averaging() -> Iterator[_Averaged]:
                 meshes: list[Any] = [getattr(p, "device_mesh", None) for p in module.parameters()]
                 groups = {group.group_name for mesh in meshes if mesh for group in mesh.get_all_groups()}
                 # `fully_shard` makes a class of its own, with the name of the module's before it
-                yield _Averaged(_FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module))
+                yield _Averaged(FSDP, type(module).__name__.removeprefix("FSDP"), ranks, groups, id(module))
                 break
 
 
 def _named(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
-
-
-# --- what is found in the tables of all ranks ---
-
-
-def gradients(table: pd.DataFrame) -> list[Finding]:
-    """Parameters of optimizers that had no gradient, or zeros, in every recorded step on every rank that has them.
-
-    Args:
-        table: What all ranks noted, with the columns of `PARAMETERS`.
-    """
-    if table.empty:
-        return []
-    by_name = table.groupby("name", sort=False)
-    every, steps = len(by_name), int(table["steps"].max())
-    found = []
-    none = by_name.filter(lambda rows: bool((rows["missing"] == rows["steps"]).all()))
-    names = list(dict.fromkeys(none["name"]))
-    if names and not none["held"].any():
-        found.append(
-            Finding(
-                "",
-                f"the optimizer steps on {len(names)} tensors that no module holds, and none of them had a gradient"
-                f" in {steps} of {steps} recorded steps",
-                "the model has other parameters by now than when the optimizer was made",
-                "make the optimizer after fully_shard, DDP, .to() and load_state_dict(assign=True)",
-            )
-        )
-    elif names:
-        calls = next(iter(none["calls"][none["calls"] != ""]), "")
-        why = f"a collective in place has no backward, and a forward calls {calls}" if calls else ""
-        fix = "where they should be trained, find what cuts them off from the loss: .detach(), no_grad, a module that"
-        fix += " does not run, a collective in place (torch.distributed.nn.functional has those with a gradient);"
-        fix += " else leave them out of the optimizer"
-        found.append(Finding("", f"{_listed(names, every)} had no gradient in {_of(steps)}", why, fix))
-    zero = by_name.filter(lambda rows: bool((rows["zero"] == rows["steps"]).all()))
-    if names := list(dict.fromkeys(zero["name"])):
-        fix = "where they should be trained, find what multiplies by zero: a mask, a factor, a saturated activation,"
-        fix += " a softmax or cross_entropy over one class"
-        found.append(
-            Finding("", f"the gradient of {_listed(names, every)} was zero in {_of(steps)}", "", fix)
-        )
-    return found
-
-
-def _of(steps: int) -> str:
-    return f"{steps} of {steps} recorded optimizer steps"
-
-
-def _listed(names: Sequence[str], every: int) -> str:
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return f"{len(names)} of {every} parameters ({', '.join(names[:MOST])}{more})"
-
-
-def synchronized(table: pd.DataFrame) -> list[Finding]:
-    """Modules whose gradients were averaged in each of several backwards before one optimizer step.
-
-    Args:
-        table: What all ranks noted, with the columns of `AVERAGES`.
-    """
-    found = []
-    for (how, name), rows in table.groupby(["how", "name"], sort=False):
-        row = rows.iloc[0]
-        if not (rows["backwards"] > rows["steps"]).all() or (rows["averaged"] < rows["backwards"]).any():
-            continue
-        if not rows["sums"].all():  # what the backwards before left was cleared: they are for something else
-            continue
-        each = row.backwards / row.steps
-        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, where"
-        said += f" optimizer.step comes after {each:g} of them"
-        if row.bytes > 0:
-            wasted = row.bytes / row.steps * (1 - 1 / each)
-            said += f": {wasted / 1e6:.3g} of {row.bytes / row.steps / 1e6:.3g} MB a step are not needed"
-        why, fix = "", "enter no_sync() around the forward and backward of all but the last"
-        if how == _FSDP:
-            fix = "set_requires_gradient_sync(False) on the root module before all but the last backward; gradients"
-            fix += " then stay whole on each rank, which takes memory"
-        elif where := next(iter(rows["no_sync"][rows["no_sync"] != ""]), ""):
-            why = f"no_sync at {where} held no forward, and DDP decides there"
-        found.append(Finding("", said, why, fix))
-    return found
-
-
-def broken(table: pd.DataFrame) -> list[Finding]:
-    """Losses that are no finite number: the first step that has one, and its rank.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    mine = table[table["ranks"] == ""]
-    if mine.empty:
-        return []
-    first = mine[mine["step"] == mine["step"].min()]
-    ranks = ", ".join(map(str, sorted(set(first["rank"]))))
-    said = f"the loss is {first['fingerprint'].iloc[0]} in step {first['step'].iloc[0]} of the run on rank {ranks}"
-    later = mine["step"].nunique() - 1
-    said += f", and in {later} of the recorded steps after it" if later else ""
-    fix = "find the first step that has it (--skip 0 records from the beginning), and its data, learning rate and dtype"
-    return [Finding("", said, "", fix)]
-
-
-def _groups(table: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame]]:
-    """Ranks that average gradients with each other, and what these ranks noted."""
-    for ranks, rows in table[table["ranks"] != ""].groupby("ranks", sort=False):
-        named = ranks.split(",")
-        yield named, rows[rows["rank"].astype(str).isin(named)]
-
-
-def _of_each(rows: pd.DataFrame) -> list[list[tuple[Any, ...]]]:
-    """What each rank noted, in its order, to be compared."""
-    columns = ["step", "kind", "fingerprint"]
-    return [list(one[columns].itertuples(index=False, name=None)) for _, one in rows.groupby("rank")]
-
-
-def batches(table: pd.DataFrame) -> list[Finding]:
-    """Ranks that average gradients, and computed on the same inputs with the same losses in every recorded step.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    found = []
-    for named, rows in _groups(table):
-        mine = rows[rows["kind"] != DREW]
-        each, kinds = _of_each(mine), set(mine["kind"])
-        if len(each) < len(named) or kinds != {"loss", "input"} or any(one != each[0] for one in each):
-            continue
-        steps = mine["step"].nunique()
-        found.append(
-            Finding(
-                "",
-                f"ranks {', '.join(named)} average their gradients, and computed the same batch: inputs and losses were"
-                f" equal to the last bit in {steps} of {steps} recorded steps",
-                "",
-                "give each rank a part of the data of its own: DistributedSampler, another seed, or split the stream by"
-                " rank",
-            )
-        )
-    return found
-
-
-def drawn_alike(table: pd.DataFrame) -> list[str]:
-    """Ranks that average gradients, and drew the same random numbers for other inputs in every recorded step.
-
-    Args:
-        table: What all ranks noted, with the columns of `SEEN`.
-    """
-    said = []
-    for named, rows in _groups(table):
-        drew, given = (_of_each(rows[rows["kind"] == kind]) for kind in (DREW, "input"))
-        alike = len(drew) == len(named) and all(one == drew[0] for one in drew)
-        # a loader draws, too, where an epoch begins
-        each_step = alike and len(drew[0]) == rows["step"].nunique() - 1 >= 2
-        if each_step and any(one != given[0] for one in given):
-            said.append(
-                f"ranks {', '.join(named)} drew the same random numbers in each recorded step, for other inputs"
-                " (dropout, noise, augmentation): seed with the rank where each is to draw its own"
-            )
-    return said
 
 
 _HEARS = (Training._backward, Training._ended, Training._given, Training._trained, Training._after)

@@ -50,7 +50,8 @@ class Values:
     def listen(self) -> None:
         """Note losses and outputs from now on."""
         self._steps.backwards.append(self._note)
-        self._steps.returned, self._steps.keep_values = self._returned, self.save
+        self._steps.returned.append(self._returned)
+        self._steps.keep_values = self.save
 
     def take(self) -> None:
         """Keep the parameters as they are now, and nothing after: losses and outputs end here."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from oddrank import torch_names
+from oddrank.look.agreement import FASTPATH
 
 __all__ = ["Way", "apply"]
 
@@ -19,9 +20,9 @@ class Way:
 
     Args:
         compiled: 'yes'; 'no' for `torch.compiler.set_stance("force_eager")`; 'captured' for graphs of Dynamo that run
-            operator by operator, as with the backend 'eager'.
+            operator by operator, as with the backend 'eager', but with the random numbers of checkpoints.
         nudged: The relative change of parameters and inputs at the first step, at least their last bit; None for none.
-        settings: Settings of `torch._inductor.config` that are on.
+        settings: Settings of `torch._inductor.config` that are on; or `agreement.FASTPATH`.
         again: The step whose regions run again after the last recorded one (`oddrank.look.replays`); 0 for none.
     """
 
@@ -47,6 +48,9 @@ def apply(way: Way, rank: int) -> None:
     if way.compiled == "no":
         torch.compiler.set_stance("force_eager")
     elif way.compiled == "captured":
-        torch.compiler.set_stance("default", force_backend="eager")
+        torch.compiler.set_stance("default", force_backend=torch_names.by_operators)
     for name in way.settings:  # for the whole run
-        torch_names.inductor_with(name).__enter__()
+        if name == FASTPATH:
+            torch.backends.mha.set_fastpath_enabled(False)
+        else:
+            torch_names.inductor_with(name).__enter__()

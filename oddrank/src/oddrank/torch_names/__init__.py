@@ -84,7 +84,14 @@ from oddrank.torch_names.names import (
     untried,
     within,
 )
-from oddrank.torch_names.regions import around_compiled, inductor_with, input_names, operators
+from oddrank.torch_names.regions import (
+    around_compiled,
+    by_operators,
+    copied_with_strides,
+    inductor_with,
+    input_names,
+    operators,
+)
 
 __all__ = [
     "COMPILER",
@@ -98,12 +105,14 @@ __all__ = [
     "active_ddp",
     "around_compiled",
     "assumed_placements",
+    "by_operators",
     "bytecode_hook",
     "collectives_of",
     "compilation_metrics",
     "compile_id_of",
     "compiled_in_place",
     "compiled_module_call",
+    "copied_with_strides",
     "current_compile_id",
     "ddp_bucket_bytes",
     "ddp_buckets",

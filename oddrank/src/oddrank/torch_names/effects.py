@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -183,11 +184,17 @@ def is_sharded(module: Any) -> bool:
 
 def one_rank_switch() -> str:
     """Return the name of the switch `compile_on_one_rank` where it is on, '' where it is off or torch has none."""
-    new = find("torch.compiler.config.compile_on_one_rank", since="2.14")
-    if new is not None:  # since 2.15 to read the other one warns
+    if _of_compiler():  # since torch 2.15 to read the other one warns
+        new = find("torch.compiler.config.compile_on_one_rank", since="2.14")
         return "torch.compiler.config.compile_on_one_rank" if new else ""
     on = find("torch.distributed.config.compile_on_one_rank")
     return "torch.distributed.config.compile_on_one_rank" if on else ""
+
+
+@functools.cache
+def _of_compiler() -> bool:
+    """Whether `torch.compiler` has the switch; asked once, because a name that is missing takes 15 us."""
+    return find("torch.compiler.config.compile_on_one_rank", since="2.14") is not None
 
 
 def runtime_lookups(graph: Any) -> int:

@@ -7,7 +7,14 @@ from typing import Any
 
 from oddrank.torch_names.names import current_compile_id, replaced, require
 
-__all__ = ["around_compiled", "inductor_with", "input_names", "operators"]
+__all__ = [
+    "around_compiled",
+    "by_operators",
+    "copied_with_strides",
+    "inductor_with",
+    "input_names",
+    "operators",
+]
 
 
 def around_compiled(around: Callable[..., Any]) -> Callable[[], None]:
@@ -27,11 +34,35 @@ def around_compiled(around: Callable[..., Any]) -> Callable[[], None]:
         graph.output(graph.graph_copy(gm.graph, {}))
         copied = torch.fx.GraphModule(gm, graph)
         compiled = usual(self, gm, *more, **named)
-        return around(current_compile_id(), copied, self.compiler_fn, compiled)
+        return around(current_compile_id(), by_operators(copied), self.compiler_fn, compiled)
 
     swap = replaced("torch._dynamo.output_graph.OutputGraph.call_user_compiler", call)
     swap.start()
     return swap.stop
+
+
+def by_operators(graph: Any, _: Any = None) -> Any:
+    """Let a graph of Dynamo compute what its program does in eager, operator by operator: a backend.
+
+    The checkpoint of a graph leaves it to AOTAutograd to draw the same random numbers again.
+    """
+    from torch.utils import checkpoint as checkpoints
+
+    usual = require("torch._higher_order_ops.wrap.tag_activation_checkpoint")
+
+    def checkpoint(inner: Any, *args: Any, **kwargs: Any) -> Any:
+        return checkpoints.checkpoint(inner, *args, use_reentrant=False, **usual.divide_kwargs(kwargs)[1])
+
+    for node in graph.graph.nodes:
+        if node.target is usual:
+            node.target = checkpoint
+    graph.recompile()
+    return graph
+
+
+def copied_with_strides(tensor: Any) -> Any:
+    """Copy a plain tensor with its strides, where elements share memory, too."""
+    return require("torch._inductor.utils.clone_preserve_strides")(tensor)
 
 
 def input_names(graph: Any) -> list[str]:
