@@ -22,20 +22,18 @@ from torch.fx import GraphModule, Interpreter, Node
 from oddrank import torch_names
 from oddrank.files import write
 from oddrank.look import replicas
-from oddrank.look.agreement import CACHE, Region, beyond, excess
+from oddrank.look.agreement import CACHE, RANDOM, Region, beyond, excess
 from oddrank.look.callables import line_of_stack
 from oddrank.look.steps import Steps
 from oddrank.look.values import compare, largest
 from oddrank.look.values import leaves as tensors
 from oddrank.record.guard_words import source
 
-__all__ = ["SETTINGS", "TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
+__all__ = ["TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
 
 MOST = 1 << 30  # bytes of inputs that are kept
 NUDGES = 4  # runs of a region with other last bits
 ALONE = 16  # operators that are compiled alone
-# settings of Inductor under which its code computes as eager code does
-SETTINGS = ("fallback_random", "emulate_precision_casts")
 # relative, as `torch.testing.assert_close` has them
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
 _COMPILE = torch.compile  # look puts a wrapper in its place
@@ -276,11 +274,11 @@ def _setting(call: Call, base: _Eager, votes: Votes) -> str:
         made.append(name)
         return call.backend(graph, inputs)
 
-    for name in (CACHE, *SETTINGS):
+    for name in (CACHE, RANDOM):
         fits = False
         with (
             contextlib.suppress(Exception),
-            torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name),
+            torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_random_as_eager(),
         ):
             again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
             fits = not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made

@@ -11,7 +11,7 @@ __all__ = [
     "around_compiled",
     "by_operators",
     "copied_with_strides",
-    "inductor_with",
+    "inductor_random_as_eager",
     "input_names",
     "operators",
 ]
@@ -76,11 +76,10 @@ def input_names(graph: Any) -> list[str]:
     return found
 
 
-def inductor_with(name: str) -> Any:
-    """Give a context in which a setting of Inductor is on: `fallback_random` or `emulate_precision_casts`."""
+def inductor_random_as_eager() -> Any:
+    """Give a context in which Inductor draws the random numbers of eager code."""
     require("torch._inductor.config.fallback_random")
-    require("torch._inductor.config.emulate_precision_casts")
-    return require("torch._inductor.config.patch")({name: True})
+    return require("torch._inductor.config.patch")(fallback_random=True)
 
 
 def operators(wide: bool = False) -> Any:
