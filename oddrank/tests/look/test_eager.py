@@ -240,6 +240,21 @@ def test_what_a_region_is_given_is_kept_as_it_is():
     assert not found.note and not found.draws and found.gap == 0, "no copy has other strides"
 
 
+def test_inputs_that_a_region_changes_are_judged_only_where_a_copy_of_each_is_the_same():
+    cache, base = torch.zeros(2, 4), torch.randn(8)
+
+    def write(cache, x):
+        cache[:, 1:2].copy_(x)
+        return cache.sum()
+
+    found = again(write, cache, torch.randn(2, 1, requires_grad=True))
+    assert found.gap == 0 and not found.note, "the cache has a gradient only afterwards"
+    found = again(lambda x, y: (x.add_(1), y * 2), base.view(2, 4), base)
+    assert "share memory" in found.note and found.gap == 0
+    found = again(lambda x, y: x.sin() * y, base[:4], base[4:])
+    assert not found.note and found.gap == 0
+
+
 def test_an_error_of_a_backend_is_found_at_its_operator():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))

@@ -46,16 +46,13 @@ def by_operators(graph: Any, _: Any = None) -> Any:
 
     The checkpoint of a graph leaves it to AOTAutograd to draw the same random numbers again.
     """
-    from torch.utils import checkpoint as checkpoints
+    from torch.utils.checkpoint import checkpoint
 
     usual = require("torch._higher_order_ops.wrap.tag_activation_checkpoint")
-
-    def checkpoint(inner: Any, *args: Any, **kwargs: Any) -> Any:
-        return checkpoints.checkpoint(inner, *args, use_reentrant=False, **usual.divide_kwargs(kwargs)[1])
-
     for node in graph.graph.nodes:
         if node.target is usual:
             node.target = checkpoint
+            node.kwargs = usual.divide_kwargs(node.kwargs)[1] | {"use_reentrant": False}
     graph.recompile()
     return graph
 
