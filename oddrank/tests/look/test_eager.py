@@ -42,7 +42,7 @@ def values(
     *pairs: tuple[float, float], captured: float = 0.0, again: float = 0.0, kind: str = "losses"
 ) -> list[Value]:
     return [
-        Value(0, step, kind, "", TOL, compiled, not compiled, again, captured, nudged)
+        Value(0, step, kind, "", TOL, compiled, again, captured, nudged)
         for step, (compiled, nudged) in enumerate(pairs, 1)
     ]
 
@@ -112,9 +112,7 @@ def test_a_line_that_draws_random_numbers_is_named_once():
 
 
 def test_a_tensor_that_only_one_run_has_is_named():
-    one = Value(
-        1, 2, "gradients", "attn.q.weight", TOL, float("inf"), False, 0.0, float("inf"), 0.0, "compiled"
-    )
+    one = Value(1, 2, "gradients", "attn.q.weight", TOL, float("inf"), 0.0, float("inf"), 0.0, "compiled")
     answer = judge([one], [replace(FINE, rewritten=[CALL])])
     assert (
         answer.kind == WRONG and "only the compiled run has" in answer.said and "attn.q.weight" in answer.said
@@ -133,10 +131,10 @@ def test_runs_are_compared_step_by_step_and_small_tensors_by_the_large_ones():
     rows = eager.table({eager.EAGER: base, eager.COMPILED: other, eager.AGAIN: base, eager.REGIONS: base})
     assert [(one.step, one.kind, one.name) for one in rows] == [
         (1, "losses", ""), (2, "losses", ""), (2, "gradients", "w"), (2, "gradients", "b")]  # fmt: skip
-    assert rows[0].equal and rows[0].compiled == 0 and rows[0].captured is None
+    assert rows[0].compiled == 0 and rows[0].captured is None
     assert rows[1].compiled == float("inf") and rows[1].only == "eager"
     assert rows[0].again == 0 and rows[2].again == pytest.approx(0.0909, rel=1e-3), "of two compiled runs"
-    assert rows[2].compiled == pytest.approx(0.1, rel=1e-3) and not rows[2].equal
+    assert rows[2].compiled == pytest.approx(0.1, rel=1e-3)
     assert rows[3].compiled < TOL, "a gradient that is nothing but rounding"
 
 

@@ -40,7 +40,6 @@ class Value:
         name: Of the parameter, or the callable and its line.
         tolerance: Of the dtype.
         compiled: In the compiled run.
-        equal: Whether that is equal to the last bit.
         again: Between two runs in eager, or two compiled ones: the larger.
         captured: In a run of Dynamo's graphs, operator by operator in eager.
         nudged: In eager, with the last bit of parameters and inputs changed.
@@ -53,7 +52,6 @@ class Value:
     name: str
     tolerance: float
     compiled: float = 0.0
-    equal: bool = True
     again: float | None = None
     captured: float | None = None
     nudged: float | None = None
@@ -187,7 +185,7 @@ def judge(
         said = "nothing was compared: no loss, no gradient and no output of a compiled callable"
         return Answer(CANNOT_TELL, said)
     if first is None:
-        equal = f"{sum(one.equal for one in values)} of them equal to the last bit"
+        equal = f"{sum(not one.compiled for one in values)} of them equal to the last bit"
         return Answer(EQUAL, f"all {len(values)} tensors are within the tolerance, {equal}")
     said = f"the first that differs is {first.said}, {_by(first, first.compiled)}"
     if one := parted(values):

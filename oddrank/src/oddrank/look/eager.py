@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -56,14 +55,12 @@ def run(given: argparse.Namespace) -> int:
     finally:
         for path in runs.folder.glob("*/values-*.pt"):
             path.unlink()
-    body = {
-        "program": program.command,
-        "ranks": command.world_size(given),
-        "answer": dataclasses.asdict(answer),
-    }
-    body |= {"runs": [{"name": name, "folder": ran.folder.name, "seconds": ran.seconds, "failed": ran.ending.said}
-                      for name, ran in runs.made.items()]}  # fmt: skip
-    body |= {"values": [vars(one) for one in found], "regions": [vars(one) for one in regions]}
+    made = [
+        {"name": name, "folder": ran.folder.name, "seconds": ran.seconds, "failed": ran.ending.said}
+        for name, ran in runs.made.items()
+    ]
+    body = {"program": program.command, "ranks": command.world_size(given), "runs": made}
+    body |= {"answer": vars(answer), "values": [*map(vars, found)], "regions": [*map(vars, regions)]}
     write_json(runs.folder / "eager.json", body)
     index = write(runs.folder / "index.html", eager_page.html(body, answer, found, regions).encode())
     print(f"\n{eager_page.text(answer)}\n\npage: {below(index)}")
@@ -156,7 +153,6 @@ def table(
                     far.get("nudged"),
                 )
                 value.again = max((far[key] for key in ("again", "anew") if key in far), default=None)
-                value.equal = not value.compiled
                 value.only = "compiled" if name not in mine else "eager" if name not in theirs else ""
                 if not value.only and mine[name].shape != theirs[name].shape:
                     value.only = SHAPE

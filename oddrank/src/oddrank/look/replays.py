@@ -80,9 +80,11 @@ class Replays:
         with contextlib.suppress(Exception):  # the program goes on
             call = Call(graph, backend, compiled, args, torch.is_grad_enabled())
             self._bytes += sum(one.nbytes for one, _ in call.given if isinstance(one, torch.Tensor))
+            region = Region(self._rank, _title(graph), step)
             if self._bytes > MOST:
                 call.given = None
-            self._kept.append((Region(self._rank, _title(graph), step), call))
+                region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
+            self._kept.append((region, call))
 
     def run(self) -> None:
         """Run the regions again, once, and write what was measured."""
@@ -93,11 +95,9 @@ class Replays:
         agreed = len(set(self._votes(talking))) == 1
         rng, found = torch.get_rng_state(), []  # type: torch.Tensor, list[Region]
         for region, call in self._kept:
-            if call.given is None:
-                region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
-            elif call.talks and not agreed:
+            if call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
-            else:
+            elif not region.note:
                 votes = self._votes if call.talks else lambda said: [said]
                 region = measure(call, region, votes, any(one.gap for one in found))
             found.append(region)
