@@ -136,7 +136,8 @@ class Call:
         # each with whether it is a leaf of the program; others may be changed in place, and are no leaves here
         self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
         self.names = [source(name) for name in torch_names.input_names(graph)]
-        held = [replicas.local_part(one) for one in args if isinstance(one, torch.Tensor) and one.numel()]
+        held = [replicas.local_part(one) for one in args if isinstance(one, torch.Tensor)]
+        held = [one for one in held if _plain(one) and one.numel()]
         self.shares = len({one.untyped_storage().data_ptr() for one in held}) < len(held)
         self.talks = any(_talks(node) for node in graph.graph.nodes)
         devices = {one.device.type for one, _ in self.given if isinstance(one, torch.Tensor)}
@@ -421,9 +422,12 @@ def _copied(one: Any) -> Any:
     if not isinstance(one, torch.Tensor):
         return one
     with torch.no_grad():
-        plain = type(one.data) is torch.Tensor and one.layout == torch.strided
-        made = torch_names.copied_with_strides(one.detach()) if plain else one.detach().clone()
+        made = torch_names.copied_with_strides(one.detach()) if _plain(one) else one.detach().clone()
     return made.requires_grad_(one.requires_grad)
+
+
+def _plain(one: torch.Tensor) -> bool:
+    return type(one.data) is torch.Tensor and one.layout == torch.strided
 
 
 def _leaf(one: Any, change: Callable[[Any], Any]) -> Any:
