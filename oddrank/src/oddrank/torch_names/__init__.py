@@ -89,7 +89,7 @@ from oddrank.torch_names.regions import (
     around_compiled,
     by_operators,
     copied_with_strides,
-    inductor_with,
+    inductor_random_as_eager,
     input_names,
     operators,
 )
@@ -140,7 +140,7 @@ __all__ = [
     "hide_from_dynamo",
     "inductor_points",
     "inductor_settings",
-    "inductor_with",
+    "inductor_random_as_eager",
     "input_names",
     "is_fake",
     "is_sharded",
