@@ -228,6 +228,39 @@ def test_a_checkpoint_in_a_graph_draws_the_same_random_numbers_again():
     assert found.gap == 0 and not found.note and found.draws.startswith("checkpoint")
 
 
+class OwnDropout(torch.autograd.Function):
+    """A dropout with other random numbers than torch's; its backward may draw them anew."""
+
+    @staticmethod
+    def forward(ctx, x, p, anew):
+        ctx.p, ctx.anew = p, anew
+        ctx.mask = (torch.rand_like(x) >= p) / (1 - p)
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, grad):
+        mask = (torch.rand_like(grad) >= ctx.p) / (1 - ctx.p) if ctx.anew else ctx.mask
+        return grad * mask, None, None
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_random_numbers_that_backward_draws_anew_are_wrong_and_other_ones_are_not(anew):
+    def backend(graph, inputs):
+        for node in graph.graph.nodes:
+            if node.target is torch.nn.functional.dropout:
+                node.target = lambda x, p, *_: OwnDropout.apply(x, p, anew)
+        graph.recompile()
+        return graph.forward
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.5), nn.Linear(32, 3))
+    found = again(model, torch.randn(16, 8), backend=backend)
+    assert found.gap > 0 and not found.note and (found.unlike > 0.5) == anew, found
+    answer = judge(values((0.7, 1e-7)), [found])
+    assert (answer.kind == WRONG) == anew and (not anew or answer.where.startswith("dropout"))
+    assert not anew or "from that of its own forward" in answer.why
+
+
 def test_what_a_region_is_given_is_kept_as_it_is():
     def fn(x, slot, weight):
         slot[:, 1] = x[:, 0]

@@ -83,6 +83,7 @@ class Region:
         tolerance: Of the result's dtype, relative.
         eps: Of the coarsest dtype that the region computes in.
         draws: The first operator that draws random numbers, with its line; '' for none.
+        unlike: How far its gradient is from that of its own forward, of its size; 0 where it is not, as in eager.
         rewritten: Collectives in place that have a gradient only in this graph, with their lines.
         setting: The one of `CACHE` and `RANDOM` with which the region computes as eager code does.
         parts: The first operator that differs at all when it is compiled alone, with its line; '' for none.
@@ -102,6 +103,7 @@ class Region:
     tolerance: float = 0.0
     eps: float = 0.0
     draws: str = ""
+    unlike: float = 0.0
     rewritten: list[str] = field(default_factory=list)
     setting: str = ""
     parts: str = ""
@@ -196,6 +198,8 @@ def judge(
         return Answer(CANNOT_TELL, said, why=lacks)
     if (captured := _of_capture(values, regions, confirmed, said)) is not None:
         return captured
+    if drawn := next((one for one in regions if one.unlike), None):
+        return _drawn_anew(drawn, said)
     odd = [one for one in regions if beyond(one)]
     explained = [one for one in odd if one.setting == RANDOM]
     bad = [one for one in odd if one.setting != RANDOM and not one.draws]
@@ -254,6 +258,23 @@ def _wrong(one: Region, said: str) -> Answer:
     why = one.said if one.operator else f"{one.said}; no operator of it is wrong when it is compiled alone"
     fix = "report it to those who make the backend; torch.compiler.disable on the function leaves it in eager"
     return Answer(WRONG, said, one.operator or one.name, why, fix)
+
+
+def _drawn_anew(one: Region, said: str) -> Answer:
+    why = f"its gradient is {one.unlike:.0%} of its size from that of its own forward (finite differences), and in"
+    why += " eager it is not: backward draws again what the forward drew, and other numbers"
+    fix = (
+        f"torch._inductor.config.{RANDOM} = True computes as eager does"
+        if one.setting == RANDOM
+        else "in eager it holds"
+    )
+    return Answer(
+        WRONG,
+        said,
+        one.draws or one.name,
+        why,
+        f"{fix}; or recompute nothing that draws (checkpoints, memory budget)",
+    )
 
 
 def _explained(

@@ -34,6 +34,9 @@ __all__ = ["TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "
 MOST = 1 << 30  # bytes of inputs that are kept
 NUDGES = 4  # runs of a region with other last bits
 ALONE = 16  # operators that are compiled alone
+STEP = 1e-3  # of a number, by which differences are taken
+# of a gradient's size: as far as it may be from that of its forward, and as far as a wrong one is
+HOLDS, BREAKS = 0.05, 0.5
 # relative, as `torch.testing.assert_close` has them
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
 _COMPILE = torch.compile  # look puts a wrapper in its place
@@ -144,7 +147,7 @@ class Call:
         self._casts = [
             (one, torch.get_autocast_dtype(one)) for one in devices if torch.is_autocast_enabled(one)
         ]
-        self._at: Results = {}  # outputs of the first run: the cosine of each is the gradient that comes to it
+        self.at: Results = {}  # outputs of the first run: the cosine of each is the gradient that comes to it
 
     @contextlib.contextmanager
     def casting(self) -> Iterator[None]:
@@ -175,10 +178,10 @@ class Call:
             with self.casting():
                 made = {f"output {i}": one for i, (_, one) in enumerate(tensors(code(*args), ""))}
             found = {name: one.detach().clone() for name, one in (made | after).items()}
-            self._at = self._at or {name: found[name] for name in made}
+            self.at = self.at or {name: found[name] for name in made}
             ends = {name: one for name, one in made.items() if one.requires_grad}
             if ends and wanted:
-                coming = [torch.cos(self._at[name]).to(one.dtype) for name, one in ends.items()]
+                coming = [torch.cos(self.at[name]).to(one.dtype) for name, one in ends.items()]
                 grads = torch.autograd.grad(
                     list(ends.values()), list(wanted.values()), coming, allow_unused=True
                 )
@@ -207,6 +210,9 @@ def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> Reg
         found.rewritten = [f"dist.{one.call} at {line_of_stack(one.stack)}" for one in rewritten]
         if base.draws:
             found.draws = next(iter([_said(node) for node, _, draws in _nodes(call) if draws]), "")
+            control = _unlike_forward(call, call.graph)
+            if control < HOLDS and (unlike := _unlike_forward(call, call.compiled)) > BREAKS:
+                found.unlike = unlike
         odd = "True" in votes(str(beyond(found)))
         found.setting = _setting(call, base, votes) if odd else ""
         if "True" in votes(str((odd or (found.gap > 0 and not told)) and not found.draws)):
@@ -272,6 +278,38 @@ class _Eager:
             where = "eager" if name in self._as_is else "compiled"
             every.append(replace(self._about, of=f"{name}, in {where} code only", gap=math.inf))
         return max(every, key=lambda one: (beyond(one), one.gap > one.tolerance * one.size, excess(one)))
+
+
+def _unlike_forward(call: Call, code: Code) -> float:
+    """How far the gradient of some code is from that of its forward, of its own size; 0 where nothing needs one.
+
+    Finite differences of the forward, with one seed, along random directions of what needs a gradient.
+    """
+    apart = size = 0.0
+    for seed in range(NUDGES):
+        ahead, here, behind = (call.run(code, partial(_moved, by=by, seed=seed)) for by in (STEP, 0.0, -STEP))
+        slope = 0.0
+        for name, at in call.at.items():
+            if name in ahead and at.is_floating_point():
+                weight = torch.cos(replicas.local_part(at)).double()
+                slope += float((weight * (ahead[name].double() - behind[name].double())).sum()) / (2 * STEP)
+        for name, (one, _) in zip(call.names, call.given, strict=True):
+            if (grad := here.get(f"the gradient of {name}")) is not None:
+                each = (
+                    grad.double() * (_moved(one, by=1.0, seed=seed) - _moved(one, by=0.0, seed=seed)).double()
+                )
+                slope, size = slope - float(each.sum()), size + float(each.square().sum())
+        apart += slope**2
+    return math.sqrt(apart / size) if size else 0.0
+
+
+def _moved(tensor: torch.Tensor, by: float, seed: int) -> torch.Tensor:
+    """What needs a gradient, changed by so much of each number, up or down; the same directions for each `by`."""
+    if not tensor.requires_grad:
+        return tensor.detach()
+    some = torch.Generator().manual_seed(tensor.numel() + seed)
+    signs = torch.randint(0, 2, tensor.shape, generator=some, dtype=torch.int8).to(tensor.device) * 2 - 1
+    return tensor.detach() * (1 + by * signs)
 
 
 def _setting(call: Call, base: _Eager, votes: Votes) -> str:
@@ -434,7 +472,7 @@ def _leaf(one: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(one, torch.Tensor):
         return one
     with torch.no_grad():
-        made = change(_copied(one).detach())
+        made = change(_copied(one))
     return made.requires_grad_(one.requires_grad)
 
 
