@@ -154,7 +154,7 @@ def test_parameters_that_keep_their_values_are_said_with_the_reason(ranks, why):
     said, reason = STAYED[why]
     assert re.match(said, one.said) and re.match(reason, one.why), one
     top = html(looked).partition("<table>")[0]
-    assert "did the same" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
+    assert "did not differ" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
     looked = look(ranks, frozen, why, False)
     assert not [cause.said for cause in causes(looked) if "not change" in cause.said]
     assert "class='bad'" not in html(looked).partition("<table>")[0]
@@ -188,7 +188,7 @@ def beside(micro: int, wrong: bool) -> None:
         (1, r"2 of 2 parameters \(up.weight, up.bias\) had no gradient in 4 of 4 recorded optimizer steps"),
         (
             2,
-            r"DDP averaged the gradients of Net in 2 of 2 backwards, where optimizer.step comes after 2 of them",
+            r"DDP averaged the gradients of Net in each of 2 backwards, though 2 backwards make one optimizer.step",
         ),
     ],
 )
