@@ -247,6 +247,6 @@ def _hint(error: RankError, request: Request) -> str:
     if not gloo or request.verify or not (inside or _MISMATCH in str(error)):
         return ""
     return (
-        "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"
-        " --verify, which compares each collective before it runs and names the first that differs."
+        "gloo ends a rank that gets data of another size: ranks were in different collectives, or in one with other"
+        " sizes. Run it with --verify, which compares each collective before it runs, with its sizes."
     )

@@ -20,8 +20,12 @@ class Told(Look):
 def text(looked: Look) -> str:
     """Describe in plain text: the counts, the causes, and whether ranks differ."""
     lines = [f"{looked.name}: {looked.steps} {looked.unit}s recorded  [{looked.record.label}]", ""]
-    lines += [looked.counts.to_string(index=False, float_format=lambda v: f"{v:g}"), ""]
+    lines += [looked.counts.round(2).to_string(index=False, float_format=lambda v: f"{v:g}")]
+    lines += [*filter(None, [looked.messages()]), ""]
     first, verdict = shown(causes(looked)), looked.verdict()
     lines += [*first, *map(str, folded(looked)), *(f"note: {note}" for note in looked.notes)]
-    said = any(verdict in line for line in first)  # that ranks differ is a cause
-    return "\n".join(lines if said else [*lines, verdict])
+    if any(verdict in line for line in first):  # that ranks differ is a cause
+        return "\n".join(lines)
+    equal = len(looked.ranks) > 1 and not looked.missing
+    lines += [f"no finding: {one}" for one in looked.allowed()] if equal else []
+    return "\n".join([*lines, f"{verdict} (the page lists it)" if equal and looked.compared() else verdict])
