@@ -88,8 +88,8 @@ SAID = {
     "zero": r"the gradient of 4 of 4 parameters \(up.weight, up.bias, down.weight, down.bias\) was zero in 3 of 3",
     "stale": r"the optimizer steps on 4 tensors that no module holds, and none of them had a gradient in 3 of 3",
     "batch": r"ranks 0, 1 average their gradients, and computed the same batch: .* in 3 of 3 recorded steps",
-    "averaged": r"DDP averaged the gradients of Net in 9 of 9 backwards, .* comes after 3 of them: .* MB a step",
-    "sharded": r"fully_shard averaged the gradients of Net in 9 of 9 backwards, .* comes after 3 of them",
+    "averaged": r"DDP averaged the gradients of Net in each of 9 backwards, though 3 backwards make .*: .* MB a step",
+    "sharded": r"fully_shard averaged the gradients of Net in each of 9 backwards, though 3 backwards make one",
 }
 NEEDED = ("had no gradient", "was zero", "no module holds", "the same batch", "are not needed")
 
