@@ -151,7 +151,7 @@ CASES = [
         "reported/metrics_by_label",
         # gloo ends a process that gets data of another size, or its call raises
         [at("reported/metrics_by_label", "dist.all_reduce(value)"), at("reported/metrics_by_label", "loss.backward()"),
-         "ranks were in different collectives, or in one with other sizes.*--verify"],
+         "different collectives, or in one with other sizes.*--verify|data of another size.\nFirst difference"],
         FAILED, unsaid=[SAME, *ADVICE_ON_TORCHS_OWN],
     ),
     Case(
