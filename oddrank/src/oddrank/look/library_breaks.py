@@ -32,7 +32,7 @@ class Folded:
             places = ", ".join(self.places)
             return f"torch's own, {self.advice}: compiled again because the program's functions are: {places}"
         many = f"{len(self.places) or 'no'} break{'s' * (len(self.places) != 1)}"
-        often = f"executed {self.executed:g}× a {self.unit}" if self.executed else "not executed"
+        often = f"executed {round(self.executed, 2):g}× a {self.unit}" if self.executed else "not executed"
         said = f"torch's own, {self.advice}: {many} of {self.owner}{f', {often}' if self.places else ''}"
         return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 
