@@ -400,7 +400,9 @@ def _in_python(looked: Look, name: str) -> str:
     calls = mine[mine["rank"] == rank]["recorded"].sum() / looked.steps
     compiled = runs[f"rank {rank}"].sum() if len(runs) else 0.0
     return (
-        f"; {round(calls - compiled, 2):g} of {round(calls, 2):g} calls a {looked.unit} run in Python" if calls > compiled else ""
+        f"; {round(calls - compiled, 2):g} of {round(calls, 2):g} calls a {looked.unit} run in Python"
+        if calls > compiled
+        else ""
     )
 
 
