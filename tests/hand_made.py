@@ -101,18 +101,6 @@ def whole():
 
 
 @pytest.fixture
-def dense_whole():
-    """As many collectives as in the forty blocks, in one region."""
-    return make(INTO + STEP * 80 + OUT)
-
-
-@pytest.fixture
-def dense():
-    """Forty of those blocks: 440 segments and 80 collectives a rank."""
-    return add_breaks(make(BLOCK * 40), (0, 1), 40)
-
-
-@pytest.fixture
 def diverged():
     """Rank 1 runs only the first block: it has nothing more where rank 0 enters region 1/0 again."""
     segments = [*laid_out(BLOCK * 2, 0, 0.0), *laid_out(BLOCK, 1, 0.0)]

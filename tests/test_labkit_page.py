@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import labkit
-from labkit import files, study, timing, views
+from labkit import files, study, timing
 
 # what `compare` returns, and two helpers of figures and exercises
 IN_WORDS = {"Verdict", "check_rounds", "wider_interval"}
@@ -21,5 +21,5 @@ def test_the_examples_run_and_have_every_public_name(capsys, monkeypatch, tmp_pa
     assert "rank 1 raised ValueError: bad batch" in said and "rank 0 was waiting in all_reduce" in said
     assert space["bench"].tries[-1].result == "returns"
     used = set(re.findall(r"\w+", "".join(blocks)))
-    public = {*labkit.__all__, *study.__all__, *timing.__all__, *views.__all__}
+    public = {*labkit.__all__, *study.__all__, *timing.__all__}
     assert public - used == IN_WORDS

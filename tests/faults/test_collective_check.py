@@ -107,6 +107,30 @@ def test_correct_programs_pass(lesson):
     assert found == "([8.0, 8.0, 8.0], ['a', 'aa'], 'gloo')"
 
 
+def test_messages_pass_and_threads_do_not_wait_for_each_other(lesson):
+    """Rank 0's thread calls first, rank 1's main thread: with one connection each waits for the other's peer."""
+    found = lesson.value(
+        "def fine():\n"
+        "    import threading\n"
+        "    r, x, group = dist.get_rank(), torch.ones(2), dist.new_group()\n"
+        "    dist.send(x * 5, 1) if r == 0 else dist.recv(x, 0)\n"
+        "    ops = [dist.P2POp(dist.isend, x, 1 - r), dist.P2POp(dist.irecv, torch.ones(2), 1 - r)]\n"
+        "    for work in dist.batch_isend_irecv(ops): work.wait()\n"
+        "    turn, mine = threading.Event(), torch.ones(1)\n"
+        "    def aside():\n"
+        "        if r == 1: turn.wait()\n"
+        "        dist.all_reduce(mine, group=group)\n"
+        "        if r == 0: turn.set()\n"
+        "    thread = threading.Thread(target=aside)\n    thread.start()\n"
+        "    if r == 0: turn.wait()\n"
+        "    else: threading.Timer(1.0, turn.set).start()\n"
+        "    dist.all_reduce(x)\n    thread.join()\n"
+        "    return x.tolist(), mine.tolist()\n"
+        "ranks.run(fine).same()"
+    )
+    assert found == "([6.0, 6.0], [2.0])"
+
+
 def test_calls_on_some_ranks_and_after_each_other(lesson):
     assert lesson.value("groups[4].run(lambda: 1, ranks=[1, 2]).same()") == "1"
     assert lesson.right(4) and lesson.right(4)

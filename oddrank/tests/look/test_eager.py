@@ -42,7 +42,7 @@ def values(
     *pairs: tuple[float, float], captured: float = 0.0, again: float = 0.0, kind: str = "losses"
 ) -> list[Value]:
     return [
-        Value(0, step, kind, "", TOL, compiled, not compiled, again, captured, nudged)
+        Value(0, step, kind, "", TOL, compiled, again, captured, nudged)
         for step, (compiled, nudged) in enumerate(pairs, 1)
     ]
 
@@ -112,9 +112,7 @@ def test_a_line_that_draws_random_numbers_is_named_once():
 
 
 def test_a_tensor_that_only_one_run_has_is_named():
-    one = Value(
-        1, 2, "gradients", "attn.q.weight", TOL, float("inf"), False, 0.0, float("inf"), 0.0, "compiled"
-    )
+    one = Value(1, 2, "gradients", "attn.q.weight", TOL, float("inf"), 0.0, float("inf"), 0.0, "compiled")
     answer = judge([one], [replace(FINE, rewritten=[CALL])])
     assert (
         answer.kind == WRONG and "only the compiled run has" in answer.said and "attn.q.weight" in answer.said
@@ -133,10 +131,10 @@ def test_runs_are_compared_step_by_step_and_small_tensors_by_the_large_ones():
     rows = eager.table({eager.EAGER: base, eager.COMPILED: other, eager.AGAIN: base, eager.REGIONS: base})
     assert [(one.step, one.kind, one.name) for one in rows] == [
         (1, "losses", ""), (2, "losses", ""), (2, "gradients", "w"), (2, "gradients", "b")]  # fmt: skip
-    assert rows[0].equal and rows[0].compiled == 0 and rows[0].captured is None
+    assert rows[0].compiled == 0 and rows[0].captured is None
     assert rows[1].compiled == float("inf") and rows[1].only == "eager"
     assert rows[0].again == 0 and rows[2].again == pytest.approx(0.0909, rel=1e-3), "of two compiled runs"
-    assert rows[2].compiled == pytest.approx(0.1, rel=1e-3) and not rows[2].equal
+    assert rows[2].compiled == pytest.approx(0.1, rel=1e-3)
     assert rows[3].compiled < TOL, "a gradient that is nothing but rounding"
 
 
@@ -238,6 +236,21 @@ def test_what_a_region_is_given_is_kept_as_it_is():
     wide = torch.randn(1, 4).expand(4, 4)
     found = again(fn, wide, torch.zeros(4, 8)[:, 2:6], torch.randn(4, 4, requires_grad=True).t())
     assert not found.note and not found.draws and found.gap == 0, "no copy has other strides"
+
+
+def test_inputs_that_a_region_changes_are_judged_only_where_a_copy_of_each_is_the_same():
+    cache, base = torch.zeros(2, 4), torch.randn(8)
+
+    def write(cache, x):
+        cache[:, 1:2].copy_(x)
+        return cache.sum()
+
+    found = again(write, cache, torch.randn(2, 1, requires_grad=True))
+    assert found.gap == 0 and not found.note, "the cache has a gradient only afterwards"
+    found = again(lambda x, y: (x.add_(1), y * 2), base.view(2, 4), base)
+    assert "share memory" in found.note and found.gap == 0
+    found = again(lambda x, y: x.sin() * y, base[:4], base[4:])
+    assert not found.note and found.gap == 0
 
 
 def test_an_error_of_a_backend_is_found_at_its_operator():

@@ -16,14 +16,14 @@ def report(name: str, **more) -> Report:
 
 def test_the_page_has_every_report_with_its_provenance(tmp_path, capsys):
     report("one").save(tmp_path)
-    report("two", view="labkit.views:strip").save(tmp_path / "more")
+    report("two", view="labkit.views:gone").save(tmp_path / "more")
     (tmp_path / "other.json").write_text("{}")
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "report.html" in capsys.readouterr().out
     body = (tmp_path / "report.html").read_text()
     for text in ("About one", "About two", "recorded on a &lt;test&gt;, 2026-11-21", "slower", "Provenance"):
         assert text in body
-    assert "No figure: this report has no table" in body or "No figure: a strip is drawn" in body
+    assert "No figure: the view of report" in body
     assert "files that are no reports: 1" in body and "http" not in body
 
 

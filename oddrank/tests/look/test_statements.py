@@ -486,10 +486,10 @@ def test_a_forward_in_a_decorator_has_the_name_of_its_class():
     callables.name_forwards([row], [Made.of(model, {})], known)
     assert row.name == "Llama.forward"
     del model
-    row.func = "decorated.wrapper"
+    row.owner = ""
     callables.name_forwards([row], [], known)
     assert row.name == "Llama.forward", "it is gone by now"
-    other, row.func = Bert(), "decorated.wrapper"
+    other, row.owner = Bert(), ""
     callables.name_forwards([row], [Made.of(other, {})], known)
     assert row.name == "decorated.wrapper", "either may have been called"
 

@@ -1,9 +1,10 @@
 """Before every collective the ranks compare what each is about to call: `Ranks(verify=True)`, `oddrank look --verify`.
 
-The process group is wrapped, so collectives of compiled graphs and of C++ (DDP) are compared as well. Signatures travel
-through the rendezvous store on a connection of their own. A collective starts once every rank of the group is about to
-start the same one. Name, shapes, dtypes, reduction and root are compared and, except for barriers and collectives with
-a root, the reader's lines that led there. Point-to-point messages and the split sizes of all_to_all are not compared.
+The process group is wrapped, so collectives of compiled graphs and of C++ (DDP) are compared as well. Signatures
+travel through the rendezvous store on connections of their own, one for each thread that calls collectives. A
+collective starts once every rank of the group is about to start the same one. Name, shapes, dtypes, reduction and
+root are compared and, except for barriers and collectives with a root, the reader's lines that led there. Point-to-
+point messages and the split sizes of all_to_all are not compared.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import threading
 import time
 import weakref
 from collections import Counter, deque
@@ -42,6 +44,7 @@ METHODS = {
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "alltoall": "all_to_all", "alltoall_base": "all_to_all_single", "all_to_all_single": "all_to_all_single",
 }  # fmt: skip
+PASSED = ("send", "recv", "recv_anysource")  # not compared
 INPUT_LAST = ("all_gather", "gather", "all_to_all")  # their tensors that must agree are the second argument
 # `if rank == 0: broadcast(...) else: ...` is good style
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -54,6 +57,7 @@ FINISHED = "finished"
 BATCH = 256  # keys of a call that stay in the store before the old ones are deleted
 
 _checkers: weakref.WeakSet[Checker] = weakref.WeakSet()
+_clients = threading.local()  # a thread that waits for its peers holds its connection
 _client: Any = None
 _call = 0
 _made: Counter[str] = Counter()
@@ -71,6 +75,7 @@ class Signature:
         root: The root; -1 for none.
         lines: The reader's lines that led there, innermost first.
         names: The variables of the innermost line's function that hold the tensors.
+        thread: Where none of these lines led there, the name of a thread that is not the main one.
     """
 
     op: str
@@ -80,6 +85,7 @@ class Signature:
     root: int
     lines: tuple[str, ...]
     names: tuple[str, ...]
+    thread: str = ""
 
     def dumps(self) -> bytes:
         """Return the bytes that peers compare with theirs."""
@@ -134,7 +140,9 @@ def sign(
     shaped = not op.startswith("all_to_all")
     shapes = tuple(tuple(t.shape) for t in tensors) if shaped else ()
     dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
-    return Signature(op, shapes, dtypes if shaped else dtypes[:1], reduction, root, lines, names)
+    here = threading.current_thread()
+    thread = here.name if not lines and here is not threading.main_thread() else ""
+    return Signature(op, shapes, dtypes if shaped else dtypes[:1], reduction, root, lines, names, thread)
 
 
 def _reduction(op: Any) -> str:
@@ -240,7 +248,7 @@ def describe_difference(every: dict[int, Signature | None], reason: str, number:
         if s is None:
             lines.append(f"    rank {rank}  none: it has finished its part")
             continue
-        said = s.collective(group, number).owned().describe()
+        said = s.collective(group, number).owned().describe() + (f" in thread {s.thread}" if s.thread else "")
         if len({c[:1] for c in calls}) == 1:  # the same innermost line: show the first that differs
             depth = next((i for i, at in enumerate(zip(*calls, strict=False)) if len(set(at)) > 1), 0)
             said += f", from {s.lines[depth]}" if depth else ""
@@ -294,9 +302,10 @@ class Checker:
         introspect.waiting = mine.op
         try:
             said = mine.dumps()
-            _client.set(self.key(self.number, self.rank), said)
+            client = _connection()
+            client.set(self.key(self.number, self.rank), said)
             others = [rank for rank in range(self.size) if rank != self.rank]
-            answers = _client.multi_get([self.key(self.number, rank) for rank in others])
+            answers = client.multi_get([self.key(self.number, rank) for rank in others])
         finally:
             introspect.waiting = ""
         if self.number - self.deleted > BATCH:
@@ -314,8 +323,15 @@ class Checker:
     def delete(self, end: int) -> None:
         """Delete this rank's keys of collectives before number `end`."""
         for number in range(self.deleted + 1, end):
-            _client.delete_key(self.key(number, self.rank))
+            _connection().delete_key(self.key(number, self.rank))
         self.deleted = end - 1
+
+
+def _connection() -> Any:
+    """The connection of this thread to the rendezvous store."""
+    if getattr(_clients, "of", None) is not _client:
+        _clients.of, _clients.mine = _client, _client.clone()
+    return _clients.mine
 
 
 def begin(call: int) -> None:
@@ -333,7 +349,7 @@ def finish() -> None:
     """Tell peers that wait for this rank's next collective that it has finished its part of the call."""
     for checker in list(_checkers):
         checker.number += 1
-        _client.set(checker.key(checker.number, checker.rank), FINISHED)
+        _connection().set(checker.key(checker.number, checker.rank), FINISHED)
 
 
 def _method(name: str, forward: Callable[[Any, str], Callable[..., Any]]) -> Callable[..., Any]:
@@ -344,6 +360,10 @@ def _method(name: str, forward: Callable[[Any, str], Callable[..., Any]]) -> Cal
         return forward(self, name)(*args, **kwargs)
 
     return collective
+
+
+def _passed(name: str) -> Callable[..., Any]:
+    return lambda self, *args, **kwargs: getattr(self.inner, name)(*args, **kwargs)
 
 
 def _on_inner(self: Any, name: str) -> Callable[..., Any]:
@@ -410,6 +430,8 @@ def install(backend: str, client: Any, kind: type | None = None) -> None:
     for name in METHODS:
         if hasattr(dist.ProcessGroup, name):
             setattr(CheckedGroup, name, _method(name, _on_inner))
+    for name in PASSED:
+        setattr(CheckedGroup, name, _passed(name))
     if kind is not None:
         torch_names.replace_backend(backend, _checked(kind))
     else:

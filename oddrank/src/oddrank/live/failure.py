@@ -152,8 +152,9 @@ class Outcome:
         if not self.collectives:
             return "" if self.sends else f"{who} has called no collective."
         last = self.collectives[-SHOWN:]
-        several = len({c.group for c in last}) > 1  # each group counts from 1
-        alike = Counter(ranks for _, ranks in {(c.group, c.ranks) for c in last})
+        groups = {(c.group, c.ranks) for c in self.collectives}
+        several = len({name for name, _ in groups}) > 1  # each group counts from 1
+        alike = Counter(ranks for _, ranks in groups)
         lines = []
         for c in last:
             among = f", among ranks {_in_words(c.ranks)}" if several and c.ranks else ""

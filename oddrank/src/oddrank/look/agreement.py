@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 __all__ = [
-    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "FASTPATH", "ROUNDING", "SHAPE", "WRONG"),
-    *("Answer", "Region", "Value", "beyond", "excess", "judge"),
+    *("ALGORITHM", "CACHE", "CANNOT_TELL", "EQUAL", "FASTPATH", "RANDOM", "ROUNDING", "SHAPE", "WRONG"),
+    *("Answer", "Region", "Value", "beyond", "excess", "judge", "parted"),
 ]
 
 EQUAL, ROUNDING, ALGORITHM = "equal", "rounding", "another algorithm"
@@ -24,10 +24,6 @@ BEYOND = 32.0  # times rounding: sums in another order have some of that
 MOST = 3  # names that are listed
 RANDOM = "fallback_random"
 FASTPATH = "torch.backends.mha.set_fastpath_enabled(False)"
-WHY = {
-    RANDOM: "Inductor draws random numbers with a generator of its own, by design",
-    "emulate_precision_casts": "Inductor keeps what it fuses in float32, where eager rounds after each operator",
-}
 
 
 @dataclass
@@ -44,7 +40,6 @@ class Value:
         name: Of the parameter, or the callable and its line.
         tolerance: Of the dtype.
         compiled: In the compiled run.
-        equal: Whether that is equal to the last bit.
         again: Between two runs in eager, or two compiled ones: the larger.
         captured: In a run of Dynamo's graphs, operator by operator in eager.
         nudged: In eager, with the last bit of parameters and inputs changed.
@@ -57,7 +52,6 @@ class Value:
     name: str
     tolerance: float
     compiled: float = 0.0
-    equal: bool = True
     again: float | None = None
     captured: float | None = None
     nudged: float | None = None
@@ -90,7 +84,7 @@ class Region:
         eps: Of the coarsest dtype that the region computes in.
         draws: The first operator that draws random numbers, with its line; '' for none.
         rewritten: Collectives in place that have a gradient only in this graph, with their lines.
-        setting: `CACHE`, or the setting of Inductor, with which the region computes as eager code does.
+        setting: The one of `CACHE` and `RANDOM` with which the region computes as eager code does.
         parts: The first operator that differs at all when it is compiled alone, with its line; '' for none.
         operator: The first one that is then beyond its rounding.
         note: What could not be measured.
@@ -166,6 +160,12 @@ class Answer:
     ask: tuple[str, ...] = ()
 
 
+def parted(values: Sequence[Value]) -> Value | None:
+    """The first value in which two runs of one kind differ, up to the first step that differs from eager."""
+    last = next((one.step for one in values if one.compiled > one.tolerance), 0)
+    return next((one for one in values if one.step <= last and (one.again or 0) > one.tolerance), None)
+
+
 def judge(
     values: Sequence[Value],
     regions: Sequence[Region],
@@ -180,42 +180,33 @@ def judge(
         confirmed: The same with what the first verdict asked for; None for no such run.
         lacks: A run that was to be made and failed, with its reason; '' for none.
     """
-    far = [one for one in values if one.compiled > one.tolerance]
+    first = next((one for one in values if one.compiled > one.tolerance), None)
     if not values:
-        return Answer(
-            CANNOT_TELL, "nothing was compared: no loss, no gradient and no output of a compiled callable"
-        )
-    if not far:
-        equal = sum(one.equal for one in values)
-        return Answer(
-            EQUAL,
-            f"all {len(values)} tensors are within the tolerance, {equal} of them equal to the last bit",
-        )
-    first = far[0]
+        said = "nothing was compared: no loss, no gradient and no output of a compiled callable"
+        return Answer(CANNOT_TELL, said)
+    if first is None:
+        equal = f"{sum(not one.compiled for one in values)} of them equal to the last bit"
+        return Answer(EQUAL, f"all {len(values)} tensors are within the tolerance, {equal}")
     said = f"the first that differs is {first.said}, {_by(first, first.compiled)}"
-    if parted := next(
-        (one for one in values if one.step <= first.step and (one.again or 0) > one.tolerance), None
-    ):
-        why = f"{parted.said} differs between two runs of one kind, {_by(parted, parted.again)}"
+    if one := parted(values):
+        why = f"{one.said} differs between two runs of one kind, {_by(one, one.again)}"
         fix = "find what is not repeatable: a race, the clock, an order of files, a seed from the system"
-        return Answer(CANNOT_TELL, f"the program does not repeat itself; {said}", parted.name, why, fix)
+        return Answer(CANNOT_TELL, f"the program does not repeat itself; {said}", one.name, why, fix)
     if lacks:
         return Answer(CANNOT_TELL, said, why=lacks)
     if (captured := _of_capture(values, regions, confirmed, said)) is not None:
         return captured
     odd = [one for one in regions if beyond(one)]
-    explained = [one for one in odd if one.setting and one.setting != CACHE]
-    bad = [one for one in odd if one not in explained and not one.draws]
+    explained = [one for one in odd if one.setting == RANDOM]
+    bad = [one for one in odd if one.setting != RANDOM and not one.draws]
     if wrong := next((one for one in bad if one.setting == CACHE or _large(one)), None):
         return _wrong(wrong, said)
     if explained:
-        return _explained(explained, regions, confirmed, said)
+        return _explained(explained[0], regions, confirmed, said)
     if own := next((one for one in bad if one.operator), None):
-        fix = "backend='aot_eager' has the other"
-        return Answer(
-            ALGORITHM, said, own.operator, f"the compiler has an algorithm of its own for it: {own.said}", fix
-        )
-    return _rounding(values, regions, odd, first, said)
+        why = f"the compiler has an algorithm of its own for it: {own.said}"
+        return Answer(ALGORITHM, said, own.operator, why, "backend='aot_eager' has the other")
+    return _rounding(values, regions, odd, said)
 
 
 def _by(one: Value, far: float | None) -> str:
@@ -266,57 +257,51 @@ def _wrong(one: Region, said: str) -> Answer:
 
 
 def _explained(
-    explained: Sequence[Region], regions: Sequence[Region], confirmed: Sequence[Value] | None, said: str
+    one: Region, regions: Sequence[Region], confirmed: Sequence[Value] | None, said: str
 ) -> Answer:
-    names = list(dict.fromkeys(one.setting for one in explained))
-    setting = " and ".join(f"torch._inductor.config.{name} = True" for name in names)
-    one = explained[0]
-    where, why = one.draws or one.operator or one.parts or one.name, WHY.get(one.setting, one.said)
-    fix = f"{setting} computes as eager does"
+    where, setting = (
+        one.draws or one.operator or one.parts or one.name,
+        f"torch._inductor.config.{RANDOM} = True",
+    )
+    why = "Inductor draws random numbers with a generator of its own, by design"
     if confirmed is None:
         return Answer(
-            CANNOT_TELL, said, where, f"{why}; with {setting} the script was not run", ask=tuple(names)
+            CANNOT_TELL, said, where, f"{why}; with {setting} the script was not run", ask=(RANDOM,)
         )
-    rest = judge(confirmed, [region for region in regions if region not in explained])
+    rest = judge(confirmed, [region for region in regions if region.setting != RANDOM])
     if rest.kind in (EQUAL, ROUNDING):
         left = "within the tolerance" if rest.kind == EQUAL else "apart by rounding only"
-        return Answer(ALGORITHM, said, where, why, f"{fix}: the whole script is then {left}")
-    more = f"with {setting}, which explains {where}, more is left: {rest.said}"
-    return Answer(rest.kind, more, rest.where, rest.why, rest.fix)
+        fix = f"{setting} computes as eager does: the whole script is then {left}"
+        return Answer(ALGORITHM, said, where, why, fix)
+    return replace(rest, said=f"with {setting}, which explains {where}, more is left: {rest.said}")
 
 
-def _rounding(
-    values: Sequence[Value], regions: Sequence[Region], odd: Sequence[Region], first: Value, said: str
-) -> Answer:
+def _rounding(values: Sequence[Value], regions: Sequence[Region], odd: Sequence[Region], said: str) -> Answer:
     """Rounding, where it grows no faster than the last bit does."""
     where = next((one.parts or one.name for one in regions if one.gap), "")
-    same = regions and not any(one.gap or one.note for one in regions)
-    if not any(one.nudged for one in values):
-        grown, worst = not odd and bool(regions) and not any(one.note for one in regions), None
-    else:
-        worst = _fastest(values)
-        grown = worst is None
-    if grown and not same:
-        most = max([1.0, *map(excess, regions)])
-        why = f"on its own inputs no region is farther from float64 than {most:.2g} times what eager code rounds"
-        if first.nudged is not None:
-            why += f"; the last bit of parameters and inputs makes {first.nudged:.2g} there"
-        return Answer(ROUNDING, said, where, why)
     reasons = [f"{one.name}: {one.note}" for one in regions if one.note]
     reasons += [
         f"{one.draws} draws random numbers" if one.draws else f"{one.name}: {one.said}" for one in odd
     ]
-    if same:
-        reasons.append(
-            "the regions that ran again are equal to the last bit, so that nothing rounds otherwise in them"
+    worst = _fastest(values)
+    if not regions:
+        reasons.append("no region was measured")
+    elif not reasons and not where:
+        reasons.append("what ran again is equal to the last bit: nothing in it rounds otherwise")
+    elif worst is None:
+        most = max([1.0, *map(excess, regions)])
+        bit = next(one.nudged for one in values if one.compiled > one.tolerance)
+        why = f"on its own inputs no region is farther from float64 than {most:.2g} times what eager code rounds"
+        return Answer(
+            ROUNDING, said, where, f"{why}; the last bit of parameters and inputs makes {bit:.2g} there"
         )
-    elif worst is not None:
-        more = f"{worst.said} differs {_by(worst, worst.compiled)}, where the last bit makes {worst.nudged or 0:.2g}"
+    if worst is not None:
+        more = (
+            f"{worst.said} differs, {_by(worst, worst.compiled)}, where the last bit makes {worst.nudged:.2g}"
+        )
         reasons.append(
             more if reasons else f"{more}; a choice, as of a largest element, may have turned over"
         )
-    if not regions:
-        reasons.append("no region was measured")
     return Answer(CANNOT_TELL, said, where, "; ".join(list(dict.fromkeys(reasons))[:MOST]))
 
 

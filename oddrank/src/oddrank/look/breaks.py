@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oddrank.places import is_library, place, rewrite
 from oddrank.record import Compile, Mark, Tables
@@ -12,9 +12,10 @@ from oddrank.record.guard_words import bare
 from oddrank.record.payloads import resumed
 from oddrank.record.source import Sources
 
-__all__ = ["LIMIT", "Again", "Break", "Phase", "again_of", "breaks_of", "phases"]
+__all__ = ["DECORATES", "LIMIT", "Again", "Break", "Phase", "again_of", "breaks_of", "phases"]
 
 LIMIT = "recompile limit"
+DECORATES = "it decorates"  # in place of a guard: a decorator's code, compiled for another function
 Frame = tuple[str, int, str]
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
@@ -104,11 +105,27 @@ def _stands(mark: Mark, compile_: Compile) -> tuple[str, tuple[str, ...]]:
 def again_of(tables: Tables) -> list[Again]:
     """Every recompile, in the order of the compiles."""
     sources = Sources()
-    return [
-        Again(c.rank, c.id, c.name, rewrite(bare(c.why)), _used(c.reasons[0], sources) or c.place)
-        for c in tables.compiles
-        if c.again and c.during
-    ]
+    found: list[Again] = []
+    earlier: dict[tuple[int, str, int, int], list[Compile]] = {}  # of the same code
+    for c in tables.compiles:
+        before = earlier.setdefault((c.rank, c.file, c.line, c.resume), [])
+        if c.again and c.during:
+            first = bool(before and c.owner) and all(one.owner not in ("", c.owner) for one in before)
+            row, failed = replace(c, owner="") if first else c, _failed(c, before)
+            reason = f"{DECORATES} {c.owner}" if first else failed or c.why
+            at = "" if first else _used(failed or c.reasons[0], sources)
+            found.append(Again(c.rank, c.id, row.name, rewrite(bare(reason)), at or row.place))
+        before.append(c)
+    return found
+
+
+def _failed(row: Compile, before: Sequence[Compile]) -> str:
+    """Of a decorator's code: the guard of the newest code for the same function; '' where that is not known."""
+    if row.owner and len(row.reasons) == len(before):
+        for one, reason in zip(reversed(before), row.reasons, strict=True):
+            if one.owner == row.owner:
+                return reason
+    return ""
 
 
 def _used(reason: str, sources: Sources) -> str:

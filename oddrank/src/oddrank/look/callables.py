@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from oddrank import places
+from oddrank.look.decorated import wrappers
 from oddrank.record import Compile
 
 __all__ = ["TYPES", "Made", "asked", "is_torchs", "line_of_program", "line_of_stack", "name_forwards"]
@@ -123,21 +124,18 @@ def name_forwards(rows: Iterable[Compile], made: list[Made], known: dict[tuple[s
     """Name compiles of what decorates a module's `forward` as that forward, where one class alone has it.
 
     Args:
-        rows: Whose `func` is, for instance, 'wrapper'.
+        rows: Whose `func` is, for instance, 'wrapper'; one that has an owner keeps it.
         made: What torch.compile made. Classes are those of its modules, the same on ranks that compile the same.
         known: By file and line of the code, the names that were found; kept, because modules may be gone later.
     """
     modules = [module for one in made if (module := one.module()) is not None]
     for kind in {type(part) for module in modules for part in module.modules()}:
-        fn: Any = kind.forward
-        while hasattr(fn, "__wrapped__"):
-            if (code := getattr(fn, "__code__", None)) is not None:
-                name = f"{kind.__qualname__.rpartition('<locals>.')[2]}.forward"
-                known.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
-            fn = fn.__wrapped__
+        name = f"{kind.__qualname__.rpartition('<locals>.')[2]}.forward"
+        for code in wrappers(kind):
+            known.setdefault((code.co_filename, code.co_firstlineno), set()).add(name)
     for row in rows:
-        if len(named := known.get((row.file, row.line), set())) == 1:
-            (row.func,) = named
+        if not row.owner and len(named := known.get((row.file, row.line), set())) == 1:
+            (row.owner,) = named
 
 
 def asked(made: list[Made]) -> pd.DataFrame:

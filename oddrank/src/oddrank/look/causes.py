@@ -23,7 +23,7 @@ from oddrank.look import (
     uncompiled,
     weight_names,
 )
-from oddrank.look.breaks import LIMIT, Again, Break, phases
+from oddrank.look.breaks import DECORATES, LIMIT, Again, Break, phases
 from oddrank.look.finding import Finding
 from oddrank.look.look import NUMBERS_ONLY, Look
 from oddrank.look.owners import library_of, owner_of
@@ -296,7 +296,8 @@ def _recompiles(looked: Look) -> list[Cause]:
         (rank, _), *_ = Counter(row.rank for row in mine or over).most_common(1)
         ids = dict.fromkeys(row.compile for row in every if (row.name, row.rank) == (name, rank))
         took = sum(phase.seconds for id_ in ids for phase in phases(compiles[rank, id_]))
-        count = sum(row.rank == rank for row in mine) + 1
+        count = sum(row.rank == rank for row in mine)
+        count += len({(one.file, one.line, one.resume) for one in (compiles[rank, id_] for id_ in ids)})
         where = Counter(row.place for row in mine or over).most_common(1)[0][0]
         often = Counter(form(row.reason) for row in mine).most_common(1)
         reason = next((row.reason for row in mine if form(row.reason) == often[0][0]), "")
@@ -322,6 +323,9 @@ def _recompiles(looked: Look) -> list[Cause]:
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
                 fix = "compile one module of your own that calls them" if over else "expected for each object"
+        if mine and all(row.reason.startswith(DECORATES) for row in mine):
+            why = "it decorates several functions, and torch compiles the decorator's code for each of them"
+            fix = "" if over else "expected once for each"
         graph = any(row.operators for row in looked.compiled if (row.name, row.rank) == (name, rank))
         done, doing = ("compiled", "compiling") if graph else ("traced", "tracing")  # it has no graph
         said = f"{title} {verb} {done} {counted(count, 'times')}"

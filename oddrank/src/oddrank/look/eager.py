@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 from oddrank.files import below, write, write_json
 from oddrank.look import command, eager_page, look, replays, values
-from oddrank.look.agreement import CANNOT_TELL, FASTPATH, SHAPE, WRONG, Answer, Region, Value, judge
+from oddrank.look.agreement import CANNOT_TELL, FASTPATH, SHAPE, WRONG, Answer, Region, Value, judge, parted
 from oddrank.look.endings import STOPPED
 from oddrank.look.program import Program
 from oddrank.look.runs import Stopped, Trial, refuse, trial
@@ -56,14 +55,12 @@ def run(given: argparse.Namespace) -> int:
     finally:
         for path in runs.folder.glob("*/values-*.pt"):
             path.unlink()
-    body = {
-        "program": program.command,
-        "ranks": command.world_size(given),
-        "answer": dataclasses.asdict(answer),
-    }
-    body |= {"runs": [{"name": name, "folder": ran.folder.name, "seconds": ran.seconds, "failed": ran.ending.said}
-                      for name, ran in runs.made.items()]}  # fmt: skip
-    body |= {"values": [vars(one) for one in found], "regions": [vars(one) for one in regions]}
+    made = [
+        {"name": name, "folder": ran.folder.name, "seconds": ran.seconds, "failed": ran.ending.said}
+        for name, ran in runs.made.items()
+    ]
+    body = {"program": program.command, "ranks": command.world_size(given), "runs": made}
+    body |= {"answer": vars(answer), "values": [*map(vars, found)], "regions": [*map(vars, regions)]}
     write_json(runs.folder / "eager.json", body)
     index = write(runs.folder / "index.html", eager_page.html(body, answer, found, regions).encode())
     print(f"\n{eager_page.text(answer)}\n\npage: {below(index)}")
@@ -99,19 +96,16 @@ def _compared(runs: _Runs) -> tuple[Answer, list[Value], list[Region]]:
     if first is None:
         return judge(found, regions), found, regions
     print(f"{first.said} differs", flush=True)
-    for name, way in ((AGAIN, Way("no")), (CAPTURED, Way("captured")), (REGIONS, Way(again=first.step))):
-        ran = runs.run(name, way)
-        if ran.ending.said:
-            lacks = f"the run '{name}' failed: {ran.ending.said.splitlines()[0]}"
-            return judge(found, regions, lacks=lacks), found, regions
-        found = runs.table()
-        if any((one.again or 0) > one.tolerance for one in found if one.step <= first.step):
-            return judge(found, regions), found, regions
-    regions = replays.read(runs.made[REGIONS].folder)
-    # as coarse as what the regions compute in: under autocast the last bit of a parameter is lost
-    runs.run(NUDGED, Way("no", nudged=max((one.eps for one in regions), default=0.0)))
-    found = runs.table()
-    answer = judge(found, regions)
+    for name in (AGAIN, CAPTURED, REGIONS, NUDGED):
+        ways = {CAPTURED: Way("captured"), REGIONS: Way(again=first.step)}
+        # as coarse as what the regions compute in: under autocast the last bit of a parameter is lost
+        ways[NUDGED] = Way("no", nudged=max((one.eps for one in regions), default=0.0))
+        ran = runs.run(name, ways.get(name, Way("no")))
+        failed = ran.ending.said and f"the run '{name}' failed: {ran.ending.said.splitlines()[0]}"
+        found, regions = runs.table(), regions or replays.read(ran.folder)
+        if failed or parted(found):
+            break
+    answer = judge(found, regions, lacks=failed)
     if answer.ask:
         fast = FASTPATH in answer.ask
         if not runs.run(SETTINGS, Way("no" if fast else "yes", settings=answer.ask)).ending.said:
@@ -159,7 +153,6 @@ def table(
                     far.get("nudged"),
                 )
                 value.again = max((far[key] for key in ("again", "anew") if key in far), default=None)
-                value.equal = not value.compiled
                 value.only = "compiled" if name not in mine else "eager" if name not in theirs else ""
                 if not value.only and mine[name].shape != theirs[name].shape:
                     value.only = SHAPE

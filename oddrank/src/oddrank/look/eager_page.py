@@ -8,7 +8,7 @@ from typing import Any
 
 from oddrank.counted import counted
 from oddrank.look.agreement import CANNOT_TELL, WRONG, Answer, Region, Value
-from oddrank.page import document, escape
+from oddrank.page import document, escape, table
 
 __all__ = ["html", "text"]
 
@@ -21,17 +21,9 @@ COMPARED = (
 
 def text(answer: Answer) -> str:
     """Return the verdict as text."""
-    parts = {
-        "": f"{answer.kind}: {answer.said}",
-        "where: ": answer.where,
-        "why: ": answer.why,
-        "fix: ": answer.fix,
-    }
-    return "\n".join(
-        textwrap.fill(f"{name}{said}", 110, initial_indent=" " * 4 * bool(name), subsequent_indent=" " * 8)
-        for name, said in parts.items()
-        if said
-    )
+    said = {"where": answer.where, "why": answer.why, "fix": answer.fix}
+    lines = [f"{answer.kind}: {answer.said}", *(f"    {name}: {one}" for name, one in said.items() if one)]
+    return "\n".join(textwrap.fill(line, 110, subsequent_indent=" " * 8) for line in lines)
 
 
 def html(body: Mapping[str, Any], answer: Answer, values: Sequence[Value], regions: Sequence[Region]) -> str:
@@ -45,33 +37,28 @@ def html(body: Mapping[str, Any], answer: Answer, values: Sequence[Value], regio
     """
     look = "bad" if answer.kind in (WRONG, CANNOT_TELL) else "good"
     runs = [
-        (
-            f"<a href='{escape(one['folder'])}/index.html'>{escape(one['name'])}</a>",
-            f"{one['seconds']:.0f} s",
-            escape(one["failed"]),
-        )
+        f"<a href='{escape(one['folder'])}/index.html'>{escape(one['name'])}</a> {one['seconds']:.0f} s"
+        + f" {escape(one['failed'])}".rstrip()
         for one in body["runs"]
     ]
+    measured = [
+        (str(one.rank), str(one.step), one.name, one.note or one.said, one.parts, one.setting)
+        for one in regions
+    ]
+    titles = ("rank", "step", "region", "result farthest apart", "first operator", "explained by")
     parts = [
         f"<h1>{escape(body['program'])}: compiled against eager</h1>",
-        f"<p class='quiet'>{counted(body['ranks'], 'ranks')}. Each run has the same seeds.</p>",
+        f"<p class='quiet'>{counted(body['ranks'], 'ranks')}. Each run has the same seeds: {', '.join(runs)}.</p>",
         f"<p class='{look}'>{escape(answer.kind[:1].upper() + answer.kind[1:])}: {escape(answer.said)}.</p>",
         *(f"<p>{name}: {escape(said)}.</p>" for name, said in
           (("Where", answer.where), ("Why", answer.why), ("Fix", answer.fix)) if said),
-        _table(("run", "took", ""), runs),
         "<h2>The largest difference in each step</h2>",
-        _table(("step", "kind", "compiled", "graphs in eager", "last bit changed", "of"), _steps(values)),
-        *(["<h2>Regions, each with its own inputs</h2>", _regions(regions)] if regions else []),
+        table(("step", "kind", "compiled", "graphs in eager", "last bit changed", "of"), _steps(values)),
+        *(["<h2>Regions, each with its own inputs</h2>", table(titles, measured)] if regions else []),
         "<h2>What was compared</h2>",
         f"<p class='quiet'>{COMPARED}</p>",
     ]  # fmt: skip
     return document(f"{body['program']}: oddrank look --eager", parts)
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
-    cells = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{cells}</table>"
 
 
 def _steps(values: Sequence[Value]) -> list[tuple[str, ...]]:
@@ -80,23 +67,10 @@ def _steps(values: Sequence[Value]) -> list[tuple[str, ...]]:
         mine = [one for one in values if (one.step, one.kind) == (step, kind)]
         worst = max(mine, key=lambda one: one.compiled)
         most = [
-            max((getattr(one, name) or 0.0 for one in mine), default=0.0) for name in ("captured", "nudged")
+            worst.compiled,
+            max(one.captured or 0.0 for one in mine),
+            max(one.nudged or 0.0 for one in mine),
         ]
-        numbers = [f"{worst.compiled:.2g}", *(f"{one:.2g}" for one in most)]
-        rows.append((str(step), kind, *numbers, escape(f"{worst.name}, rank {worst.rank}".lstrip(", "))))
+        name = f"{worst.name}, rank {worst.rank}".lstrip(", ")
+        rows.append((str(step), kind, *(f"{one:.2g}" for one in most), name))
     return rows
-
-
-def _regions(regions: Sequence[Region]) -> str:
-    rows = [
-        tuple(
-            map(
-                escape, (str(one.rank), str(one.step), one.name, one.note or one.said, one.parts, one.setting)
-            )
-        )
-        for one in regions
-    ]
-    return _table(
-        ("rank", "step", "region", "result farthest apart", "first operator", "explained by"),
-        rows,
-    )

@@ -45,7 +45,7 @@ def look(
         **kwargs: Its keyword arguments.
 
     Returns:
-        The records of all ranks: `oddrank.look.gate` compares them; `report()` has tables and the fragment strip.
+        The records of all ranks: `oddrank.look.gate` compares them; `report()` has tables.
 
     Raises:
         ValueError: If no step was found.

@@ -406,15 +406,14 @@ class Look:
     # --- as a report ---
 
     def report(self, name: str = "look") -> Report:
-        """Return everything as one Report, whose view is the fragment strip."""
+        """Return everything as one Report."""
         whole = rows.frames(self.lines, operators=True)
         tables = {"summary": self.counts, "costly": self.breaks, **rows.frames(self.record)}
         tables |= {"breaks": self.record.breaks.frame(), "counts": self.record.counts.frame()}
         tables |= {f"all_{part}": whole[part] for part in WHOLE} | self.held
         verdicts = [self.verdict()]
         title = f"{self.name}: {counted(self.steps, f'{self.unit}s')} of {counted(len(self.ranks), 'ranks')}"
-        view = "labkit.views:strip"
-        return Report(name, title, self.record.label, tables, verdicts, self.provenance, self.notes, view)
+        return Report(name, title, self.record.label, tables, verdicts, self.provenance, self.notes)
 
 
 def read(folder: Path) -> Look | None:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from oddrank.live.here import failing, here
 from oddrank.live.introspect import aside
-from oddrank.look import callables, program_source, replicas, rows, step_collectives
+from oddrank.look import callables, decorated, program_source, replicas, rows, step_collectives
 from oddrank.look.averaging import Averaging
 from oddrank.look.checkpoints import Loads
 from oddrank.look.choices import Choices
@@ -172,6 +172,7 @@ def followed(options: Options, keep: Callable[[Steps], None]) -> Any:
         last.enter_context(schedules.watching())
         last.enter_context(names.watching())
         last.enter_context(batches.watching())
+        last.enter_context(decorated.noting())
         last.enter_context(Choices().watching())
         last.callback(aside, complete)  # also where the program fails, and with later recompiles
         last.enter_context(watching(steps))

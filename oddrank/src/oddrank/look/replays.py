@@ -22,20 +22,18 @@ from torch.fx import GraphModule, Interpreter, Node
 from oddrank import torch_names
 from oddrank.files import write
 from oddrank.look import replicas
-from oddrank.look.agreement import CACHE, Region, beyond, excess
+from oddrank.look.agreement import CACHE, RANDOM, Region, beyond, excess
 from oddrank.look.callables import line_of_stack
 from oddrank.look.steps import Steps
 from oddrank.look.values import compare, largest
 from oddrank.look.values import leaves as tensors
 from oddrank.record.guard_words import source
 
-__all__ = ["SETTINGS", "TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
+__all__ = ["TOLERANCES", "Call", "Replays", "measure", "nudge", "nudge_first", "read"]
 
 MOST = 1 << 30  # bytes of inputs that are kept
 NUDGES = 4  # runs of a region with other last bits
 ALONE = 16  # operators that are compiled alone
-# settings of Inductor under which its code computes as eager code does
-SETTINGS = ("fallback_random", "emulate_precision_casts")
 # relative, as `torch.testing.assert_close` has them
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1.3e-6, torch.bfloat16: 1.6e-2, torch.float16: 1e-3}
 _COMPILE = torch.compile  # look puts a wrapper in its place
@@ -82,9 +80,11 @@ class Replays:
         with contextlib.suppress(Exception):  # the program goes on
             call = Call(graph, backend, compiled, args, torch.is_grad_enabled())
             self._bytes += sum(one.nbytes for one, _ in call.given if isinstance(one, torch.Tensor))
+            region = Region(self._rank, _title(graph), step)
             if self._bytes > MOST:
                 call.given = None
-            self._kept.append((Region(self._rank, _title(graph), step), call))
+                region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
+            self._kept.append((region, call))
 
     def run(self) -> None:
         """Run the regions again, once, and write what was measured."""
@@ -95,11 +95,9 @@ class Replays:
         agreed = len(set(self._votes(talking))) == 1
         rng, found = torch.get_rng_state(), []  # type: torch.Tensor, list[Region]
         for region, call in self._kept:
-            if call.given is None:
-                region.note = f"its inputs and those of regions before it are more than {MOST >> 20} MiB"
-            elif call.talks and not agreed:
+            if call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
-            else:
+            elif not region.note:
                 votes = self._votes if call.talks else lambda said: [said]
                 region = measure(call, region, votes, any(one.gap for one in found))
             found.append(region)
@@ -138,6 +136,9 @@ class Call:
         # each with whether it is a leaf of the program; others may be changed in place, and are no leaves here
         self.given: Any = [(_copied(one), not isinstance(one, torch.Tensor) or one.is_leaf) for one in args]
         self.names = [source(name) for name in torch_names.input_names(graph)]
+        held = [replicas.local_part(one) for one in args if isinstance(one, torch.Tensor)]
+        held = [one for one in held if _plain(one) and one.numel()]
+        self.shares = len({one.untyped_storage().data_ptr() for one in held}) < len(held)
         self.talks = any(_talks(node) for node in graph.graph.nodes)
         devices = {one.device.type for one, _ in self.given if isinstance(one, torch.Tensor)}
         self._casts = [
@@ -153,7 +154,7 @@ class Call:
                 stack.enter_context(torch.autocast(device, dtype))
             yield
 
-    def run(self, code: Code, change: Callable[[Any], Any]) -> Results:
+    def run(self, code: Code, change: Callable[[Any], Any] = torch.Tensor.detach) -> Results:
         """Run some code of the graph on fresh inputs; returns outputs, inputs after it, and gradients of inputs.
 
         Args:
@@ -163,16 +164,18 @@ class Call:
         torch.manual_seed(0)
         with torch.set_grad_enabled(self.grad):
             leaves = [_leaf(one, change) for one, _ in self.given]
+            wanted = {name: one for name, one in zip(self.names, leaves, strict=True) if _trained(one)}
             pairs = zip(leaves, self.given, strict=True)
             args = [one if leaf or not _trained(one) else one.clone() for one, (_, leaf) in pairs]
+            after = {
+                f"{name} afterwards": arg
+                for name, leaf, arg in zip(self.names, leaves, args, strict=True)
+                if isinstance(arg, torch.Tensor) and not (arg is leaf and _trained(arg))
+            }
             with self.casting():
                 made = {f"output {i}": one for i, (_, one) in enumerate(tensors(code(*args), ""))}
-            found = {name: one.detach().clone() for name, one in made.items()}
-            self._at = self._at or dict(found)
-            for name, leaf, arg in zip(self.names, leaves, args, strict=True):
-                if isinstance(arg, torch.Tensor) and not (arg is leaf and _trained(arg)):
-                    found[f"{name} afterwards"] = arg.detach().clone()
-            wanted = {name: one for name, one in zip(self.names, leaves, strict=True) if _trained(one)}
+            found = {name: one.detach().clone() for name, one in (made | after).items()}
+            self._at = self._at or {name: found[name] for name in made}
             ends = {name: one for name, one in made.items() if one.requires_grad}
             if ends and wanted:
                 coming = [torch.cos(self._at[name]).to(one.dtype) for name, one in ends.items()]
@@ -196,9 +199,8 @@ def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> Reg
     try:
         base = _Eager(call, region)
         found = base.against(call.compiled)
-        if "True" in votes(
-            str(beyond(found))
-        ):  # a choice, as of a largest element, turns over in some of them
+        if "True" in votes(str(beyond(found))):
+            # a choice, as of a largest element, turns over in some of them
             base.nudge(4 * NUDGES)
             found = base.against(call.compiled)
         rewritten = torch_names.rewritten_collectives(call.graph)
@@ -230,8 +232,14 @@ class _Eager:
         torch.manual_seed(0)
         before = _random()
         with torch_names.operators() as ran:
-            self._as_is = call.run(call.graph, _same)
+            self._as_is = call.run(call.graph)
         self.draws = _random() != before
+        if call.shares and any(  # each has a copy of its own here
+            _far(self._as_is[name], replicas.local_part(one.detach()))
+            for name, (one, _) in zip((f"{each} afterwards" for each in call.names), call.given, strict=True)
+            if name in self._as_is
+        ):
+            raise ValueError("it changes inputs that share memory")
         eps = max((torch.finfo(one).eps for one in ran.dtypes if one.is_floating_point), default=0.0)
         self._about = replace(about, eps=eps)
         self._nudged: list[Results] = []
@@ -239,7 +247,9 @@ class _Eager:
         self._wide: Results = {}
         if not self.draws:  # in another dtype other numbers are drawn
             with contextlib.suppress(Exception), torch_names.operators(wide=True):  # some knows no float64
-                self._wide = call.run(call.graph, _double)
+                self._wide = call.run(
+                    call.graph, lambda one: one.double() if one.dtype in TOLERANCES else one
+                )
 
     def nudge(self, times: int) -> None:
         """Change the last bit of its inputs so many times more, each time in other directions."""
@@ -248,7 +258,7 @@ class _Eager:
 
     def against(self, code: Code) -> Region:
         """The result that is farthest beyond its rounding in some code of the graph."""
-        found, every = self._call.run(code, _same), [self._about]
+        found, every = self._call.run(code), [self._about]
         for name, eager in self._as_is.items():
             if name not in found or eager.dtype not in TOLERANCES:
                 continue
@@ -264,10 +274,6 @@ class _Eager:
         return max(every, key=lambda one: (beyond(one), one.gap > one.tolerance * one.size, excess(one)))
 
 
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.dtype in TOLERANCES else tensor
-
-
 def _setting(call: Call, base: _Eager, votes: Votes) -> str:
     """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
     made: list[str] = []
@@ -276,11 +282,11 @@ def _setting(call: Call, base: _Eager, votes: Votes) -> str:
         made.append(name)
         return call.backend(graph, inputs)
 
-    for name in (CACHE, *SETTINGS):
+    for name in (CACHE, RANDOM):
         fits = False
         with (
             contextlib.suppress(Exception),
-            torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_with(name),
+            torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_random_as_eager(),
         ):
             again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
             fits = not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
@@ -295,7 +301,7 @@ def _nodes(call: Call) -> Iterator[tuple[Node, list[Any], bool]]:
     To be taken to its end: operators may change the state of autocast.
     """
     walk = Interpreter(call.graph)
-    walk.args_iter = iter([_leaf(one, _same) for one, _ in call.given])
+    walk.args_iter = iter([_leaf(one, torch.Tensor.detach) for one, _ in call.given])
     torch.manual_seed(0)
     for node in call.graph.graph.nodes:
         given, before = [_copied(walk.env[one]) for one in node.all_input_nodes], _random()
@@ -356,18 +362,12 @@ def _title(graph: GraphModule) -> str:
     """The line of the first operator of a graph that has one, and its number of operators."""
     ran = [node for node in graph.graph.nodes if node.op.startswith("call_")]
     places = [place for node in ran if (place := line_of_stack(node.stack_trace or ""))]
-    where = (
-        f" from {places[0]} to {places[-1]}" if len(set(places)) > 1 else f" at {places[0]}" if places else ""
-    )
-    return f"{len(ran)} operators{where}"
+    where = f" at {places[0]}" if places else ""
+    return f"{len(ran)} operators{f' from {places[0]} to {places[-1]}' if len(set(places)) > 1 else where}"
 
 
 def _talks(node: Node) -> bool:
     return "c10d" in str(node.target) or "torch.distributed" in str(getattr(node.target, "__module__", ""))
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def nudge(tensor: torch.Tensor, eps: float = 0.0, seed: int = 0) -> torch.Tensor:
@@ -378,8 +378,7 @@ def nudge(tensor: torch.Tensor, eps: float = 0.0, seed: int = 0) -> torch.Tensor
         eps: The relative change, where it is more than the last bit.
         seed: Of the directions.
     """
-    local = replicas.local_part(tensor)
-    if local.dtype not in TOLERANCES:
+    if (local := replicas.local_part(tensor)).dtype not in TOLERANCES:
         return tensor
     some = torch.Generator().manual_seed(local.numel() + seed)
     signs = torch.randint(0, 2, local.shape, generator=some, dtype=torch.int8).to(local.device) * 2 - 1
@@ -423,9 +422,12 @@ def _copied(one: Any) -> Any:
     if not isinstance(one, torch.Tensor):
         return one
     with torch.no_grad():
-        plain = type(one.data) is torch.Tensor and one.layout == torch.strided
-        made = torch_names.copied_with_strides(one.detach()) if plain else one.detach().clone()
+        made = torch_names.copied_with_strides(one.detach()) if _plain(one) else one.detach().clone()
     return made.requires_grad_(one.requires_grad)
+
+
+def _plain(one: torch.Tensor) -> bool:
+    return type(one.data) is torch.Tensor and one.layout == torch.strided
 
 
 def _leaf(one: Any, change: Callable[[Any], Any]) -> Any:

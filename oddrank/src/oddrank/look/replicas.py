@@ -372,13 +372,16 @@ def _norm(tensor: torch.Tensor) -> float:
 
 
 def local_part(tensor: Any) -> torch.Tensor:
-    """Return what this rank holds of a DTensor; any other tensor itself."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    """Return what this rank holds of a DTensor, without gradient; any other tensor itself."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
 
 
 def readable(tensor: torch.Tensor) -> bool:
     """Say whether a tensor has data that a fingerprint can be taken of."""
-    return not torch_names.is_fake(tensor) and not tensor.is_meta and _plain(tensor)
+    return _plain(tensor) and not tensor.is_meta  # a fake tensor has a type of its own
 
 
 def _plain(tensor: torch.Tensor) -> bool:

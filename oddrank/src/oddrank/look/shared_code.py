@@ -114,7 +114,7 @@ class _Code:
             row = self.compiles.get(key)
             if row is None:
                 continue
-            function = row.file, row.func, row.resume
+            function = row.file, row.called, row.resume
             calls[function] += 1
             if key in self.why:
                 each = met.setdefault((function, self.why[key]), {})
@@ -150,7 +150,7 @@ class _Code:
             row = self.compiles.get(key)
             if row is None:
                 continue
-            if (row.file, row.func) == (first.file, first.func):  # its rest, or another call of it
+            if (row.file, row.called) == (first.file, first.called):  # its rest, or another call of it
                 break
             if (row.file, row.func) in inner and self.why.get(key) == self.why[order[0]]:
                 return True

@@ -79,8 +79,8 @@ class Training:
             return None
         for loss in losses:
             self._see("loss", [loss])
-            with contextlib.suppress(Exception), torch.no_grad():
-                if not math.isfinite(value := float(replicas.local_part(loss))):
+            with contextlib.suppress(Exception):
+                if not math.isfinite(value := float(replicas.local_part(loss).detach())):
                     self._broken.append(("", self._steps.found, "loss", str(value)))
         if self._parameters and before:
             self._sums.append(any(p.grad is not None for p, _ in self._parameters.values()))
@@ -98,11 +98,9 @@ class Training:
         self._see("input", [one for one in given if first or not one.requires_grad])
 
     def _see(self, kind: str, tensors: Sequence[torch.Tensor]) -> None:
-        with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
-            local = [replicas.local_part(one) for one in tensors]
-            prints = [
-                replicas.fingerprint(one) for one in local if replicas.readable(one.detach()) and one.numel()
-            ]
+        with contextlib.suppress(Exception):  # the program goes on
+            local = [replicas.local_part(one).detach() for one in tensors]
+            prints = [replicas.fingerprint(one) for one in local if replicas.readable(one) and one.numel()]
             if prints:
                 self._seen.append((self._steps.found, kind, " ".join(prints)))
 

@@ -20,12 +20,11 @@ MOST = 1 << 28  # bytes of parameters that are kept over one step
 
 
 class _Kept(NamedTuple):
-    """A parameter before a step: all of its numbers, or a few."""
+    """Parameters before a step: some whole, and of all others of one device and dtype a few numbers each."""
 
-    parameter: Any
-    numbers: torch.Tensor
-    whole: bool
-    rate: float
+    whole: list[tuple[Any, torch.Tensor]]
+    few: dict[Any, tuple[list[Any], torch.Tensor]]
+    rates: dict[int, float]
 
 
 class Unchanged:
@@ -37,7 +36,7 @@ class Unchanged:
 
     def before(self, optimizer: Any) -> Callable[[], None]:
         """Keep what an optimizer's parameters hold; what is returned compares them after its step."""
-        kept: list[_Kept] = []
+        kept, some = _Kept([], {}, {}), []
         with contextlib.suppress(Exception), torch.no_grad():  # the program goes on
             room = MOST
             for group in optimizer.param_groups:
@@ -48,34 +47,54 @@ class Unchanged:
                     local = replicas.local_part(p).detach()
                     if not (replicas.readable(local) and local.numel()):
                         continue
+                    kept.rates[id(p)] = rate
                     if id(p) not in self._found:
-                        kept.append(_Kept(p, _some(local), False, rate))
+                        some.append(p)
                     elif room >= local.nbytes and bool(replicas.local_part(p.grad).any()):
                         room -= local.nbytes
-                        kept.append(_Kept(p, local.clone(), True, rate))
+                        kept.whole.append((p, local.clone()))
+            for kind, those in _kinds(some).items():
+                kept.few[kind] = those, torch.cat([_few(p) for p in those])
         return functools.partial(self._after, kept)
 
-    def _after(self, kept: Sequence[_Kept]) -> None:
+    def _after(self, kept: _Kept) -> None:
         with contextlib.suppress(Exception), torch.no_grad():
-            differ: dict[Any, list[torch.Tensor]] = {}
-            for one in kept:
-                now = replicas.local_part(one.parameter).detach()
-                apart = ((now if one.whole else _some(now)) != one.numbers).any()
-                differ.setdefault(apart.device, []).append(apart)
-            told = {
-                device: iter(torch.stack(all_).tolist()) for device, all_ in differ.items()
-            }  # asked once each
-            for one in kept:
-                ident, still = id(one.parameter), self._found.get(id(one.parameter), (0,))[0]
-                if next(told[one.numbers.device]):
-                    self._changed.add(ident)
-                dtype = str(one.numbers.dtype).partition(".")[2]
-                self._found[ident] = 0 if ident in self._changed else still + one.whole, dtype, one.rate
+            for those, numbers in kept.few.values():
+                now = [_few(p) for p in those]
+                differ = (torch.cat(now) != numbers).split([len(one) for one in now])
+                self._note(kept, those, differ, whole=False)
+            for these in _kinds([p for p, _ in kept.whole]).values():
+                before = {id(p): numbers for p, numbers in kept.whole}
+                differ = [_local(p) != before[id(p)] for p in these]
+                self._note(kept, these, differ, whole=True)
+
+    def _note(
+        self, kept: _Kept, parameters: Sequence[Any], differ: Sequence[torch.Tensor], whole: bool
+    ) -> None:
+        """Note which have changed; their device is asked once."""
+        for p, changed in zip(parameters, torch.stack([one.any() for one in differ]).tolist(), strict=True):
+            if changed:
+                self._changed.add(id(p))
+            still = self._found.get(id(p), (0,))[0] + whole
+            dtype = str(p.dtype).partition(".")[2]
+            self._found[id(p)] = 0 if changed else still, dtype, kept.rates[id(p)]
 
     def of(self, parameter: Any) -> tuple[int, str, float]:
         """What is known of a parameter, as in `TYPES`."""
         return self._found.get(id(parameter), (0, "", 0.0))
 
 
-def _some(local: torch.Tensor) -> torch.Tensor:
-    return local.reshape(-1)[:: max(1, local.numel() // SAMPLE)].clone()
+def _local(parameter: Any) -> torch.Tensor:
+    return replicas.local_part(parameter).detach()
+
+
+def _few(parameter: Any) -> torch.Tensor:
+    local = _local(parameter)
+    return local.reshape(-1)[:: max(1, local.numel() // SAMPLE)]
+
+
+def _kinds(parameters: Sequence[Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for p in parameters:
+        found.setdefault((p.device, p.dtype), []).append(p)
+    return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from oddrank import torch_names
-from oddrank.look.agreement import FASTPATH
+from oddrank.look.agreement import FASTPATH, RANDOM
 
 __all__ = ["Way", "apply"]
 
@@ -22,7 +22,7 @@ class Way:
         compiled: 'yes'; 'no' for `torch.compiler.set_stance("force_eager")`; 'captured' for graphs of Dynamo that run
             operator by operator, as with the backend 'eager', but with the random numbers of checkpoints.
         nudged: The relative change of parameters and inputs at the first step, at least their last bit; None for none.
-        settings: Settings of `torch._inductor.config` that are on; or `agreement.FASTPATH`.
+        settings: `agreement.RANDOM` and `agreement.FASTPATH`, where they hold.
         again: The step whose regions run again after the last recorded one (`oddrank.look.replays`); 0 for none.
     """
 
@@ -49,8 +49,7 @@ def apply(way: Way, rank: int) -> None:
         torch.compiler.set_stance("force_eager")
     elif way.compiled == "captured":
         torch.compiler.set_stance("default", force_backend=torch_names.by_operators)
-    for name in way.settings:  # for the whole run
-        if name == FASTPATH:
-            torch.backends.mha.set_fastpath_enabled(False)
-        else:
-            torch_names.inductor_with(name).__enter__()
+    if FASTPATH in way.settings:
+        torch.backends.mha.set_fastpath_enabled(False)
+    if RANDOM in way.settings:
+        torch_names.inductor_random_as_eager().__enter__()  # for the whole run

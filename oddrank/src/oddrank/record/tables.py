@@ -44,6 +44,8 @@ class Compile:
         during: Whether it was compiled in the block that was recorded, or in the trace; False for code from before.
         runs: Calls in the marked forwards, or in a profile; None where nothing was profiled.
         at_collective: Of these, how many had an eager collective after the break that ends them.
+        owner: Of a decorator's code: the function that it decorates here, such as 'Block.forward'; '' where that is not
+            known. `func` is then the decorator's own, such as 'wrapper'.
     """
 
     rank: int
@@ -69,6 +71,12 @@ class Compile:
     during: bool = True
     runs: int | None = None
     at_collective: int = 0
+    owner: str = ""
+
+    @property
+    def called(self) -> str:
+        """The function that a program calls by it: what is decorated, in place of a decorator's code."""
+        return self.owner or self.func
 
     @property
     def name(self) -> str:
@@ -77,13 +85,13 @@ class Compile:
             return "backward (compiled autograd)" if self.id.startswith("!") else "generated graph"
         if not self.func:
             return f"frame {self.id}"
-        return f"{self.func}, resumed at {place(self.file, self.resume)}" if self.resume else self.func
+        return f"{self.called}, resumed at {place(self.file, self.resume)}" if self.resume else self.called
 
     @property
     def place(self) -> str:
         """Where its code begins, or goes on: 'model.py:7 (Block.forward)'; '' for a graph that torch wrote."""
         generated = self.file.startswith(GENERATED)
-        return "" if generated else place(self.file, self.resume or self.line, self.func)
+        return "" if generated else place(self.file, self.resume or self.line, self.called)
 
     @property
     def again(self) -> bool:

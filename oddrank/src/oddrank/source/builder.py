@@ -293,6 +293,8 @@ class Builder:
             groups.sort()
         drawn, rest = groups[:MOST_LANES], groups[MOST_LANES:]
         made = Section(cut(home[3]), cut(label(home[0])), home[1], library=self.library(home[0]))
+        compiled = (c for rank in by_rank for c in self.of_home.get((rank, home), ()))
+        made.owners = [cut(name) for name in dict.fromkeys(c.owner for c in compiled if c.owner)]
         made.lanes = [self.said.lane(group) for group in drawn]
         made.left_out = span(rank for group in rest for rank in group)
         lanes = [LaneBlocks(self, home, whole, group) for group in groups]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from oddrank.source.listing import MOST_LANES, Cell, Listing, Note, Row, Section, number
-from oddrank.source.text import SIGNS, sentence
+from oddrank.source.text import SIGNS, decorates, sentence
 
 __all__ = ["fragment", "page"]
 
@@ -221,7 +221,8 @@ class _Pen:
         made = [
             f'<section class="fn" id="{self.ids[id(one)]}"><p class="name"><code><span class="of">'
             f"{_escape(''.join(part + '.' for part in around))}</span>{_escape(name)}</code> "
-            f'<span class="at">{_escape(one.file)}:{one.first}</span> <span class="chips">{chips}</span></p>'
+            f'<span class="at">{_escape(one.file)}:{one.first}{_escape(decorates(one))}</span> '
+            f'<span class="chips">{chips}</span></p>'
             f'<table class="src" style="--w:{code}"><colgroup>{columns}<col></colgroup><thead><tr>'
             f'<th class="n">{"" if self.alone else "rank"}</th>{heads}<th class="c">{_escape(" · ".join(told))}</th>'
             "</tr></thead><tbody>"

@@ -173,6 +173,7 @@ class Section:
         beside: Whether it ran in eager outside of what is compiled, on any rank.
         error: Whether a lane cannot be compiled.
         library: Whether it is not the program's.
+        owners: Of a decorator's code: what it decorates, such as 'Block.forward'.
     """
 
     name: str
@@ -191,6 +192,7 @@ class Section:
     beside: bool = False
     error: bool = False
     library: bool = False
+    owners: list[str] = field(default_factory=list)
 
     @property
     def indent(self) -> int:

@@ -46,6 +46,7 @@ _INK = {
     "shape": _FAINT,
 }
 _KEY = "┃A operators in graph A   │ in A, without one of its own   ⠿ inlined   ✂ graph ends   ┊ eager   ×2 a step"
+MOST_OWNERS = 4  # that a heading names
 _NARROW = 60  # columns; a terminal with fewer is written as wide as this
 
 
@@ -89,6 +90,13 @@ def sentence(note: Note, shown: Callable[[str], str]) -> str:
     return ": ".join(filter(None, (", ".join(filter(None, (head, note.runs))), words)))
 
 
+def decorates(section: Section) -> str:
+    """What the code of a decorator decorates, for the heading; '' for other functions."""
+    names = section.owners
+    more = f" and {len(names) - MOST_OWNERS} more" if len(names) > MOST_OWNERS else ""
+    return f" · decorates {', '.join(names[:MOST_OWNERS])}{more}" if names else ""
+
+
 def printable(text: str) -> str:
     """A text from a trace, which may not command the terminal.
 
@@ -121,7 +129,8 @@ class _Pen:
         wide += any(c.cut for row in one.rows for c in row.cells)
         wide += any(c.also for row in one.rows for c in row.cells)
         lines = [
-            self.ink("1", printable(one.name)) + self.ink(_FAINT, f"  {printable(one.file)}:{one.first}")
+            self.ink("1", printable(one.name))
+            + self.ink(_FAINT, f"  {printable(one.file)}:{one.first}{printable(decorates(one))}")
         ]
         if self.heads:
             told = [f"{lane.head} is {lane.said}" for lane in one.lanes if lane.said]

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
 from oddrank.places import place
-from oddrank.record import Mark, Table, Tables, break_times, first_difference, merge
+from oddrank.record import Mark, Tables, break_times, first_difference
 from oddrank.record.timeline import marked
-from oddrank.report import need, table_of
 
 __all__ = [
     "Forward",
     "Outlined",
     "Reason",
     "collectives",
-    "tables_of",
     "take_forward",
     "typical",
 ]
 
-# what a report needs of each table; a Record has all of it
-COLUMNS = {
-    "segments": ("rank", "forward", "kind", "start_us", "end_us", "compile", "name"),
-    "ranges": ("rank", "forward", "kind", "name", "start_us", "end_us", "thread", "compile"),
-    "marks": ("rank", "compile", "file", "line", "func", "kind", "name"),
-    "compiles": ("rank", "id", "func", "digest"),
-}
 NONE = r"wait|_wrap|::send|::recv"  # a message is between two ranks: others of the group have no part in it
 
 
@@ -88,7 +78,6 @@ class Forward:
         counts: regions, breaks and collectives by rank, and at_collective where that is known.
         reasons: the distinct breaks.
         difference: where ranks first differ, or None.
-        on_gpu: kernels and copies were recorded, so the lanes of the host are not all there is.
         unit: what was marked, 'forward' or 'step'.
     """
 
@@ -100,8 +89,6 @@ class Forward:
     counts: pd.DataFrame
     reasons: list[Reason] = field(default_factory=list)
     difference: Outlined | None = None
-    # kernels and copies were recorded, so the host's lanes are not all there is
-    on_gpu: bool = False
     # what was marked: 'forward' or 'step'
     unit: str = "forward"
 
@@ -110,51 +97,16 @@ class Forward:
         """Whether nothing was recorded."""
         return self.segments.empty
 
-    @property
-    def densest(self) -> int:
-        """The number of segments on the busiest rank."""
-        return 0 if self.empty else int(self.segments.groupby("rank").size().max())
-
-
-def tables_of(record: Any) -> Tables:
-    """The tables of a record, of one for each rank (as `ranks.run` gives them), or of a report that was made of one.
-
-    Raises:
-        ValueError: a table or a column is missing.
-    """
-    if isinstance(record, Tables):
-        return record
-    parts = list(record.values()) if isinstance(record, Mapping) else record
-    if isinstance(parts, Sequence) and parts and all(isinstance(part, Tables) for part in parts):
-        return merge(parts)
-    made = Tables()
-    for name, columns in COLUMNS.items():
-        frame = table_of(record, name)
-        if frame is None and name in ("segments", "ranges"):
-            raise ValueError(
-                f"a strip is drawn from a record, and this {type(record).__name__} has no table {name!r}"
-            )
-        if frame is None:
-            continue
-        need(frame, columns, name)
-        if "variant" in frame.columns and frame["variant"].nunique() > 1:
-            there = ", ".join(map(str, pd.unique(frame["variant"])))
-            raise ValueError(f"table {name!r} holds several variants ({there}): choose one to draw")
-        rows: Table[Any] = getattr(made, name)
-        known = [column for column in rows.columns if column in frame.columns]
-        rows += (rows.kind(**row) for row in frame[known].to_dict("records"))
-    return made
-
 
 def take_forward(
-    record: Any,
+    tables: Tables,
     number: int | str = 0,
     ranks: Sequence[int] | None = None,
 ) -> Forward:
-    """Take one forward out of a record, or out of tables shaped like one.
+    """Take one forward out of a record.
 
     Args:
-        record: a record, or one for each rank.
+        tables: The record, of all ranks.
         number: of the forward, or 'typical' for the one whose time on its slowest rank is the median of all.
         ranks: the ranks to take; by default all.
 
@@ -162,9 +114,8 @@ def take_forward(
         The forward.
 
     Raises:
-        ValueError: a table or column is missing, the forward or rank was not recorded, or there are several variants.
+        ValueError: the forward or rank was not recorded.
     """
-    tables = tables_of(record)
     segments, ranges = tables.segments.frame(), tables.ranges.frame()
     segments = segments[segments["forward"] >= 0]
     if segments.empty:
@@ -191,7 +142,6 @@ def take_forward(
     origin = float(segments["start_us"].min())
     segments, ranges = _in_ms(segments, origin), _in_ms(ranges, origin)
     transfers = _during(segments, ranges[(ranges["kind"] == "transfer") & (ranges["thread"] != "main")])
-    on_gpu = bool(ranges["thread"].str.startswith("stream ").any())
     ranges = ranges[ranges["forward"] == number]
     marks, reasons = executed_breaks(tables, int(number), origin, ranks)
     counts = count(ranges, marks, ranks)
@@ -215,7 +165,6 @@ def take_forward(
         counts=counts,
         reasons=reasons,
         difference=outlined,
-        on_gpu=on_gpu,
         unit=unit,
     )
 

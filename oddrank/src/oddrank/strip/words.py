@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from oddrank.strip.forwards import Forward, collectives
 
-from oddrank.strip.forwards import Forward, collectives, take_forward
-
-__all__ = ["FOOTNOTE", "NOTHING", "described", "finding", "line", "part", "plural", "strip_text", "take"]
+__all__ = ["FOOTNOTE", "NOTHING", "finding", "line", "part", "plural", "strip_text"]
 
 NOTHING = "nothing was recorded: no forward ran inside the record"
 FOOTNOTE = "Drawn from a profile, which lengthens short steps: read counts and order here, not speed."
 
 
-def strip_text(record: Any, forward: int | str = 0, ranks: Sequence[int] | None = None) -> str:
-    """Describe in one line for each rank what `strip` draws.
+def strip_text(run: Forward) -> str:
+    """Describe in one line for each rank what the strip of a forward shows.
 
     Args:
-        record, forward, ranks: as for `strip`.
+        run: The forward.
 
-    Returns:
-        The text.
-
-    Raises:
-        ValueError: as for `strip`.
-
-    >>> import pandas as pd
-    >>> columns = ["rank", "forward", "kind", "name", "start_us", "end_us", "compile"]
-    >>> segments = pd.DataFrame([(0, 0, "compute", "aten::mm", 0.0, 600.0, "")], columns=columns)
-    >>> ranges = segments.assign(kind="op", thread="main")
-    >>> print(strip_text({"segments": segments[:0], "ranges": ranges}))
+    >>> from oddrank.record import Range, Segment, Tables
+    >>> from oddrank.strip.forwards import take_forward
+    >>> tables = Tables()
+    >>> print(strip_text(take_forward(tables)))
     nothing was recorded: no forward ran inside the record
-    >>> print(strip_text({"segments": segments, "ranges": ranges}))
+    >>> tables.segments.append(Segment(0, 0, "compute", 0.0, 600.0, "", "aten::mm"))
+    >>> tables.ranges.append(Range(0, 0, "op", "aten::mm", 0.0, 600.0))
+    >>> print(strip_text(take_forward(tables)))
     rank 0: eager, no collective
     """
-    run = take(record, forward, ranks)
     if run.empty:
         return NOTHING
     lines = [f"rank {rank}: {line(run, rank)}" for rank in run.ranks]
     if run.difference:
         lines.append(f"first difference between ranks, {part(run)}: {run.difference.text}")
     return "\n".join(lines)
-
-
-def take(
-    record: Any,
-    number: int | str,
-    ranks: Sequence[int] | None = None,
-) -> Forward:
-    """The forward itself, or the one that a record has under a number."""
-    return record if isinstance(record, Forward) else take_forward(record, number, ranks)
 
 
 def line(run: Forward, rank: int) -> str:
@@ -59,13 +41,6 @@ def line(run: Forward, rank: int) -> str:
     if not n.regions and not n.breaks:
         return f"eager, {calls}"
     return f"{plural(n.regions, 'region')}, {calls}, {plural(n.breaks, 'break')}"
-
-
-def described(run: Forward) -> str:
-    """The counts of a forward in one line: once where ranks agree, otherwise rank by rank."""
-    if len(run.counts.drop_duplicates()) > 1:
-        return "; ".join(f"rank {rank}: {line(run, rank)}" for rank in run.ranks)
-    return ("every rank: " if len(run.ranks) > 1 else "") + line(run, run.ranks[0])
 
 
 def plural(n: int, noun: str) -> str:

@@ -205,6 +205,24 @@ def on_generator(seen: Callable[[types.CodeType, str], None]) -> Any:
     return replaced("torch._dynamo.convert_frame.ConvertFrameAssert.__call__", call)
 
 
+def being_compiled() -> tuple[Any, Any]:
+    """Return the frame that Dynamo compiles now on this thread, and Python's frame that called it; None for none.
+
+    The first one has `f_code` and `f_locals`, and no more that counts. Source: torch/_dynamo/convert_frame.py.
+    """
+    frame: Any = sys._getframe(1)
+    found = None
+    while frame is not None:
+        inside = frame.f_code.co_filename.endswith(COMPILER)
+        if found is None and inside:
+            held = frame.f_locals.get("frame")
+            found = held if hasattr(held, "f_code") else None
+        elif found is not None and not inside:
+            return found, frame
+        frame = frame.f_back
+    return None, None
+
+
 def dynamo_reset() -> None:
     """Forget everything that Dynamo compiled or skipped in this process (`torch._dynamo.reset`)."""
     require("torch._dynamo.reset")()

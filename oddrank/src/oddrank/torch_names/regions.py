@@ -11,7 +11,7 @@ __all__ = [
     "around_compiled",
     "by_operators",
     "copied_with_strides",
-    "inductor_with",
+    "inductor_random_as_eager",
     "input_names",
     "operators",
 ]
@@ -46,16 +46,13 @@ def by_operators(graph: Any, _: Any = None) -> Any:
 
     The checkpoint of a graph leaves it to AOTAutograd to draw the same random numbers again.
     """
-    from torch.utils import checkpoint as checkpoints
+    from torch.utils.checkpoint import checkpoint
 
     usual = require("torch._higher_order_ops.wrap.tag_activation_checkpoint")
-
-    def checkpoint(inner: Any, *args: Any, **kwargs: Any) -> Any:
-        return checkpoints.checkpoint(inner, *args, use_reentrant=False, **usual.divide_kwargs(kwargs)[1])
-
     for node in graph.graph.nodes:
         if node.target is usual:
             node.target = checkpoint
+            node.kwargs = usual.divide_kwargs(node.kwargs)[1] | {"use_reentrant": False}
     graph.recompile()
     return graph
 
@@ -76,11 +73,10 @@ def input_names(graph: Any) -> list[str]:
     return found
 
 
-def inductor_with(name: str) -> Any:
-    """Give a context in which a setting of Inductor is on: `fallback_random` or `emulate_precision_casts`."""
+def inductor_random_as_eager() -> Any:
+    """Give a context in which Inductor draws the random numbers of eager code."""
     require("torch._inductor.config.fallback_random")
-    require("torch._inductor.config.emulate_precision_casts")
-    return require("torch._inductor.config.patch")({name: True})
+    return require("torch._inductor.config.patch")(fallback_random=True)
 
 
 def operators(wide: bool = False) -> Any:
