@@ -84,7 +84,7 @@ def picture(figure: Any, text: str) -> str:
 
 
 def _wrong(looked: Look) -> str:
-    """What is wrong where all ranks did the same."""
+    """What is wrong where ranks do not differ."""
     found = [
         cause
         for cause in causes.causes(looked)
