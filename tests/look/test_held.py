@@ -52,10 +52,12 @@ def found(ranks):
 def test_what_should_be_alike_is_compared_after_the_last_recorded_step(found):
     said = replicas.compared(found.held["replicas"])
     assert said["parameters under DDP"] == "4 parameters under DDP are equal"
-    assert said[SHARDED].startswith(f"1 of 1 {SHARDED} differs: 1.late (nothing reduces their gradients")
+    one = SHARDED.replace("parameters", "parameter")
+    assert said[SHARDED].startswith(f"1 of 1 {one} differs: 1.late (nothing reduces their gradients")
     assert said["replicated DTensors"].startswith("1 of 2 replicated DTensors differs: 1.weight")
     assert said["buffers"].startswith("2 of 3 buffers differ: 1.running_mean, 1.running_var")
-    assert said[replicas.OTHER].startswith("2 plain parameters")  # the biases of the two layers
+    (left,) = replicas.left_out(found.held["replicas"])
+    assert left.startswith("2 plain parameters")  # the biases of the two layers
     assert [line.split()[5] for line in replicas.wrong(found.held["replicas"])] == ["fully_shard", "differs:"]
     differing = replicas.differing(found.held["replicas"]).set_index("name")
     assert differing.loc["1.late", "norm, rank 0"] != differing.loc["1.late", "norm, rank 1"]

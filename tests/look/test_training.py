@@ -88,8 +88,8 @@ SAID = {
     "zero": r"the gradient of 4 of 4 parameters \(up.weight, up.bias, down.weight, down.bias\) was zero in 3 of 3",
     "stale": r"the optimizer steps on 4 tensors that no module holds, and none of them had a gradient in 3 of 3",
     "batch": r"ranks 0, 1 average their gradients, and computed the same batch: .* in 3 of 3 recorded steps",
-    "averaged": r"DDP averaged the gradients of Net in 9 of 9 backwards, .* comes after 3 of them: .* MB a step",
-    "sharded": r"fully_shard averaged the gradients of Net in 9 of 9 backwards, .* comes after 3 of them",
+    "averaged": r"DDP averaged the gradients of Net in each of 9 backwards, though 3 backwards make .*: .* MB a step",
+    "sharded": r"fully_shard averaged the gradients of Net in each of 9 backwards, though 3 backwards make one",
 }
 NEEDED = ("had no gradient", "was zero", "no module holds", "the same batch", "are not needed")
 
@@ -154,7 +154,7 @@ def test_parameters_that_keep_their_values_are_said_with_the_reason(ranks, why):
     said, reason = STAYED[why]
     assert re.match(said, one.said) and re.match(reason, one.why), one
     top = html(looked).partition("<table>")[0]
-    assert "did the same" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
+    assert "did not differ" in top and f"<p class='bad'>{one.said}" in top, "equal on all ranks is not right"
     looked = look(ranks, frozen, why, False)
     assert not [cause.said for cause in causes(looked) if "not change" in cause.said]
     assert "class='bad'" not in html(looked).partition("<table>")[0]
@@ -188,7 +188,7 @@ def beside(micro: int, wrong: bool) -> None:
         (1, r"2 of 2 parameters \(up.weight, up.bias\) had no gradient in 4 of 4 recorded optimizer steps"),
         (
             2,
-            r"DDP averaged the gradients of Net in 2 of 2 backwards, where optimizer.step comes after 2 of them",
+            r"DDP averaged the gradients of Net in each of 2 backwards, though 2 backwards make one optimizer.step",
         ),
     ],
 )

@@ -57,6 +57,11 @@ def test_the_last_collectives_say_their_ranks_where_they_are_of_several_groups()
         "    1  all_reduce (4,) float32, among ranks 1 and 2",
         "    1  all_reduce (4,) float32, among ranks 0 to 2",
     ]
+    # two groups of the same ranks are told apart
+    assert last(("2", (0, 1, 2)), world) == [
+        "    1  all_reduce (4,) float32, among ranks 0 to 2 (group 2)",
+        "    1  all_reduce (4,) float32, among ranks 0 to 2 (group 0)",
+    ]
     assert last(("1", ()), world)[0] == "    1  all_reduce (4,) float32", "members that are not known"
 
 

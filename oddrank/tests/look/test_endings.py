@@ -86,6 +86,24 @@ def test_verify_is_named_where_gloo_ended_a_rank_in_a_collective(asked, aborted,
     assert ("--verify" in said) == (asked in (request(), request("gloo")))
 
 
+def test_where_both_ranks_still_know_their_calls_the_sizes_are_named() -> None:
+    def raised(rank: int, size: int, more: int = 0) -> Outcome:
+        sizes = [8, size, *[8] * more]
+        calls = [
+            Collective("0", number, "all_gather", ((each,),), ("float32",), "train.py:9", True)
+            for number, each in enumerate(sizes, 1)
+        ]
+        return replace(left(rank, "error", SIZE, type="RuntimeError"), collectives=calls)
+
+    said = ended(raised(0, 8, 1), raised(1, 5))
+    assert (
+        "at collective 2:\n    rank 0  all_gather (8,) float32" in said and "rank 1  all_gather (5,)" in said
+    )
+    assert "--verify" not in said
+    said = ended(raised(0, 8, 1), raised(1, 8))  # that one rank went on is no difference in sizes
+    assert "or in one with other sizes. Run it with --verify" in said and "never called it" not in said
+
+
 def test_a_signal_and_an_interrupt_are_no_success_and_no_failure_of_a_rank() -> None:
     here = [left(rank, message="", frames=IN_C10D[:1]) for rank in (0, 1)]
     assert ended(*here, stop=Stop(ENDED)).startswith(f"{ENDED_BY_SIGTERM}\nrank 0 (and rank 1) was here:")

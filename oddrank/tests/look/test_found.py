@@ -58,6 +58,10 @@ def test_how_much_longer_a_recorded_step_took_is_of_the_slowest_rank_and_needs_l
     ]
     (said,) = look._factor(ranks)
     assert said.startswith("a recorded step took 2.00 times as long as one after it: 12.00 ms")
+    # one later step as slow, faster recorded ones, and two recorded steps tell nothing
+    assert look._factor([one | {look.TIMES[1]: [6.0] * 4 + [9.0]} for one in ranks]) == []
+    assert look._factor([one | {look.TIMES[1]: [24.0] * 5} for one in ranks]) == []
+    assert look._factor([one | {look.TIMES[0]: [12.0, 12.0]} for one in ranks]) == []
     assert look._factor([one | {look.TIMES[1]: [6.0] * 4} for one in ranks]) == []
     assert look._factor([{}, {}]) == []
 

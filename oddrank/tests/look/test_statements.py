@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from oddrank.look import callables, page, replicas, rows, switches, trained, training
+from oddrank.look import callables, page, replicas, rows, summary, switches, trained, training
 from oddrank.look.breaks import Break, again_of
 from oddrank.look.callables import Made
 from oddrank.look.causes import _fix, causes, shown
@@ -130,7 +130,7 @@ def test_a_guard_in_words(guard, said):
 )
 def test_ranks_that_ran_graphs_of_other_sizes_or_numbers_took_the_same_branch(other, said):
     looked = look(ran(GRAPH.format(8, 2)), ran(other))
-    assert said in looked.verdict()
+    assert said in "; ".join([*looked.compared(), looked.verdict()])
     (fix,) = [cause.fix for cause in causes(looked) if "ranks differ" in cause.said] or [""]
     assert ("same branches" in fix) == ("region" in said) and ("rank's own" in fix) == ("numbers" in said)
 
@@ -167,7 +167,7 @@ def test_stages_are_known_by_the_order_of_their_messages(orders, staged):
     assert looked.staged == staged and (looked.apart() == "") == staged
     assert ("as the stages of a pipeline do" in looked.verdict()) == staged
     same = look(*(ran("a = b.sin()", *order) for order in orders))
-    assert same.verdict().startswith("all ranks did the same")
+    assert same.verdict() == "ranks did not differ in what was compared"
 
 
 def test_what_stages_hold_together_is_compared():
@@ -192,8 +192,49 @@ def test_of_one_parameter_it_is_said_in_singular():
     assert list(replicas.compared(table).values()) == [
         "1 parameter under DDP is equal",
         "1 plain parameter that was equal on all ranks before the first step is equal",
-        "1 plain parameter in neither DDP nor fully_shard was not compared",
     ]
+    assert replicas.left_out(table) == ["1 plain parameter in neither DDP nor fully_shard was not compared"]
+
+
+def test_parameters_that_are_not_compared_are_counted_once_and_fsdp1_has_its_name():
+    def left_out(*names: str) -> list[str]:
+        """Of ranks that hold parts of other sizes."""
+        rows = [
+            {"rank": rank, "kind": replicas.OTHER, "name": name, "ranks": "0,1" * rank}
+            for name in names
+            for rank in (0, 1)
+        ]
+        table = pd.DataFrame(
+            [dict.fromkeys(replicas.TYPES, "") | row for row in rows], columns=list(replicas.TYPES)
+        )
+        return replicas.left_out(table)
+
+    sharded = [f"_fsdp_wrapped_module.{name}" for name in ("up.weight", "down.weight")]
+    assert left_out(*sharded) == ["2 parameters under FSDP1 were not compared"]
+    assert (
+        left_out("table", *sharded)[1] == "1 plain parameter in neither DDP nor fully_shard was not compared"
+    )
+    assert left_out() == []
+
+
+def test_what_may_differ_is_no_part_of_the_verdict():
+    held = {"kind": "buffers", "name": "norm.mean", "ranks": "0,1", "shape": "(2,)"}
+    ranks = [ran("a", region(), replicas=[held | {"fingerprint": value}]) for value in "ab"]
+    text = summary.text(look(*ranks))
+    assert "\nno finding: 1 of 1 buffer differs: norm.mean (" in text
+    assert text.endswith("\nranks did not differ in what was compared (the page lists it)")
+    assert "no finding" not in summary.text(look(ranks[0], ranks[0]))
+
+
+def test_messages_are_named_beside_the_count_of_collectives():
+    sender, receiver = (
+        ran("a", region(), message(SENDS)),
+        ran("a", region(), message(RECEIVES), message(SENDS)),
+    )
+    said = "sends and receives per step, beside collectives: 1 on rank 0, 2 on rank 1"
+    looked = look(sender, receiver)
+    assert looked.messages() == said and said in summary.text(looked) and said[1:] in page.html(looked)
+    assert look(ran("a", region()), ran("a", region())).messages() == ""
 
 
 def shared(places: list[str]) -> list[dict[str, Any]]:
@@ -287,8 +328,8 @@ def test_what_is_compiled_again_with_the_programs_own_code_is_torchs():
     looked = look(rank)
     assert [one.said for one in causes(looked)] == ["Net.forward was compiled 2 times"]
     assert [str(one) for one in folded(looked)] == [
-        "torch's own, nothing to do: compiled again with the program's functions: DistributedDataParallel.forward,"
-        " helper"
+        "torch's own, nothing to do: compiled again because the program's functions are:"
+        " DistributedDataParallel.forward, contextlib.helper"
     ]
     # a model's code may be a library's, and have been compiled for more reasons
     own.file, own.why = f"{LIBRARIES}lib/model.py", size.format("input_ids")
@@ -312,9 +353,29 @@ def test_a_size_that_changes_with_a_text_is_not_to_be_made_dynamic():
 
     size = "tensor 'x' size mismatch at index 1. expected 10, actual 16"
     assert "mark_dynamic" in fix(size)
-    assert "once for each value" in fix(size, "mode == 'fake'") and "mark_dynamic" not in fix(
+    assert "one compile for each value of `mode`" in fix(
         size, "mode == 'fake'"
+    ) and "mark_dynamic" not in fix(size, "mode == 'fake'")
+
+
+def test_a_size_that_changes_beside_what_is_expected_is_to_be_made_dynamic():
+    grad, size = (
+        "GLOBAL_STATE changed: grad_mode ",
+        "tensor 'x' size mismatch at index 0. expected 8, actual 5",
     )
+    for reasons in ([grad, size], [size, grad], [grad]):
+        compiles = [again(reason, ("train.py", 9, "Net.forward"), n) for n, reason in enumerate(reasons, 1)]
+        (cause,) = causes(look(Rank(compiles)))
+        assert ("mark_dynamic" in cause.fix) == (size in reasons) != cause.expected
+
+
+def test_a_function_without_a_graph_was_traced():
+    at = ("train.py", 9, "Net.forward")
+    for operators, said in ((0, "Net.forward was traced 2 times"), (1, "Net.forward was compiled 2 times")):
+        outcome = "graph" if operators else "empty"
+        rank = Rank([again("self.rate == 0.1", at, outcome=outcome, operators=operators)])
+        (cause,) = causes(look(rank))
+        assert cause.said == said and (" of tracing " in cause.cost) == (not operators)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +672,7 @@ def test_gradients_are_averaged_without_need_where_each_of_several_backwards_doe
     table = pd.DataFrame([{"rank": rank, "no_sync": "", **MADE, **changed} for rank in (0, 1)])
     said = [one.said for one in trained.synchronized(table)]
     assert said == ([] if changed else [
-        "DDP averaged the gradients of Net in 6 of 6 backwards, where optimizer.step comes after 2 of them:"
+        "DDP averaged the gradients of Net in each of 6 backwards, though 2 backwards make one optimizer.step:"
         " 0.333 of 0.667 MB a step are not needed"
     ])  # fmt: skip
 
@@ -687,7 +748,7 @@ def test_a_step_that_a_failure_cut_short_is_no_difference_as_far_as_it_came():
     whole, part = ran(code, region(), other), ran(code, region())
     assert "nothing more" in of(whole, part, ended=True).apart()
     looked = of(whole, part, ended=False)
-    assert looked.apart() == "" and "as far as the shorter rank came" in looked.verdict()
+    assert looked.apart() == "" and "as far as the shorter rank came" in looked.compared()[0]
     assert "rank 1 did not end the last recorded step" in looked.notes[-1]
     parted = ran(code, message("c10d::broadcast_"))  # before it failed, it did something else
     assert "broadcast" in of(whole, parted, ended=False).apart()

@@ -9,6 +9,7 @@ import re
 import signal
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ MEMBERS = 8  # exceptions of a group that are shown
 PERIOD = 12  # lines that a recursion goes round in
 UNFOLDED = 8  # library frames that are shown where ranks differ only in these
 LOOP = 64  # collectives that a loop goes round in
+SHORT = 8  # letters of a group's name, which may be a hash
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 # how an exception travels to another process, and is one again there; ranks that a kernel starts know more than pickle
@@ -150,10 +152,13 @@ class Outcome:
         if not self.collectives:
             return "" if self.sends else f"{who} has called no collective."
         last = self.collectives[-SHOWN:]
-        several = len({c.group for c in last}) > 1  # each group counts from 1
+        groups = {(c.group, c.ranks) for c in self.collectives}
+        several = len({name for name, _ in groups}) > 1  # each group counts from 1
+        alike = Counter(ranks for _, ranks in groups)
         lines = []
         for c in last:
             among = f", among ranks {_in_words(c.ranks)}" if several and c.ranks else ""
+            among += f" (group {c.group[:SHORT]})" if several and alike[c.ranks] > 1 else ""
             lines.append(f"    {c.number}  {c.describe()}{among}{'' if c.ended else '  (not finished)'}")
         return "\n".join([f"last collectives of {who}:", *lines])
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 import pandas as pd
 
@@ -28,7 +29,7 @@ from oddrank.look.look import NUMBERS_ONLY, Look
 from oddrank.look.owners import library_of, owner_of
 from oddrank.look.shared_code import Split, splits
 from oddrank.look.switch_effects import REWRITTEN
-from oddrank.record.guard_words import form, from_break
+from oddrank.record.guard_words import form, from_break, source
 
 __all__ = [
     "APART",
@@ -48,11 +49,12 @@ APART = "ranks differ"  # how a cause of that begins
 OPEN = 3  # causes that are told in full
 GENERATOR = "Attempt to trace generator"
 FEW = 3  # codes of a function, each of which the steps go on to use
-_DDP = "DistributedDataParallel.forward was compiled"
+_DDP = "DistributedDataParallel.forward was "
+_DONE = re.compile(r" was (?:compiled|traced) ")
 _PYTHON = "python/"
 _UNNAMED = re.compile("`.*?`")
 _LATER = re.compile(r"(?<= -> )(\S+?)(?: -> .*)?\)$")  # values after the first two
-_CHOICE = "expected once for each value, with the sizes that belong to it"
+_CHOICE = "expected: one compile for each value of `{}`"
 _ZERO_ONE = "torch compiles sizes 0 and 1 for themselves, also where a dimension is dynamic"
 # in a program that trains nothing, and may serve: what has the size 1 there can hardly be left out
 _SERVED = f"expected: one compile for prompts, one for single tokens or requests; {_ZERO_ONE}"
@@ -165,7 +167,11 @@ def causes(looked: Look) -> list[Cause]:
 def followers(looked: Look) -> list[str]:
     """Return the functions of torch and Python that are compiled again only because the program's own code is."""
     again = _recompiles(looked)
-    return [one.said.partition(" was compiled")[0] for one in again if _follows(one, again)]
+    mine = [(one.library, _DONE.split(one.said)[0]) for one in again if _follows(one, again)]
+    return [
+        f"{PurePath(file.partition(':')[0]).stem}.{name}" if file.startswith(_PYTHON) else name
+        for file, name in mine
+    ]
 
 
 def _follows(cause: Cause, others: Sequence[Cause]) -> bool:
@@ -297,7 +303,10 @@ def _recompiles(looked: Look) -> list[Cause]:
         reason = next((row.reason for row in mine if form(row.reason) == often[0][0]), "")
         own, library = _own_line(looked, name, where)
         title, verb, why = name, "was", looked.guard_of(name, rank) if mine else ""
-        fix, settled = _fix(reason), not over and _settled(looked, name, rank)
+        fixes = [_fix(reason), *(_fix(row.reason) for row in mine)]
+        # one of several reasons may be one to act on
+        fix = next((one for one in fixes if one and not one.startswith("expected")), fixes[0])
+        settled = not over and _settled(looked, name, rank)
         serves = looked.unit == "forward" or (settled and looked.held["parameters"].empty)
         if fix.endswith(_ZERO_ONE) and serves:
             fix = _SERVED
@@ -305,21 +314,24 @@ def _recompiles(looked: Look) -> list[Cause]:
             fix = f"expected once each: the recorded {looked.unit}s run all {count}"
         elif over and fix.startswith("expected"):
             fix = ""
-        if any(_SELECTS.search(row.reason) for row in mine):  # a size may change along with it
-            fix = _CHOICES if over else _CHOICE
+        if selects := [row.reason for row in mine if _SELECTS.search(row.reason)]:
+            of = source(selects[0].rpartition(" == ")[0])  # a size may change along with it
+            fix = _CHOICES if over else _CHOICE.format(of)
         if where.startswith(_SHARED) and len(objects := _sharing(looked, rank)):
             title, own, library = _titles(objects), objects["place"].iloc[0], ""
-            verb = "were" if len(objects) > 1 else "was"
+            verb = "were" if len(objects.drop_duplicates(["name", "place"])) > 1 else "was"
             if count <= len(objects):
                 why = f"torch compiles one function, `{name}`, for its own modules, once for each object"
                 fix = "compile one module of your own that calls them" if over else "expected for each object"
         if mine and all(row.reason.startswith(DECORATES) for row in mine):
             why = "it decorates several functions, and torch compiles the decorator's code for each of them"
             fix = "" if over else "expected once for each"
-        said = f"{title} {verb} compiled {counted(count, 'times')}"
+        graph = any(row.operators for row in looked.compiled if (row.name, row.rank) == (name, rank))
+        done, doing = ("compiled", "compiling") if graph else ("traced", "tracing")  # it has no graph
+        said = f"{title} {verb} {done} {counted(count, 'times')}"
         if over:
             said += f", then given up: the {LIMIT}{_in_python(looked, name)}"
-        cost = f"{took:.2f} s of compiling in the whole run" if took else "unknown: the compile did not end"
+        cost = f"{took:.2f} s of {doing} in the whole run" if took else "unknown: the compile did not end"
         cost += ", and the rest runs in Python" if over else ""
         value = bool(mine) and all(from_break(row.reason) for row in mine)
         resumed = name.partition(", resumed at ")[2] if value else ""
@@ -343,7 +355,9 @@ def _sharing(looked: Look, rank: int) -> pd.DataFrame:
 def _titles(objects: pd.DataFrame) -> str:
     """The names of objects, each with its line where there are several."""
     each = list(dict.fromkeys(zip(objects["name"], objects["place"], strict=True)))
-    shown = ", ".join(f"{name} at {place}" for name, place in each[:4]) if len(each) > 1 else each[0][0]
+    if len(each) == 1:
+        return each[0][0] + (f" of {len(objects)} objects" if len(objects) > 1 else "")
+    shown = ", ".join(f"{name} at {place}" for name, place in each[:4])
     return shown + (f" and {len(each) - 4} more" if len(each) > 4 else "")
 
 
@@ -390,7 +404,9 @@ def _in_python(looked: Look, name: str) -> str:
     calls = mine[mine["rank"] == rank]["recorded"].sum() / looked.steps
     compiled = runs[f"rank {rank}"].sum() if len(runs) else 0.0
     return (
-        f"; {calls - compiled:g} of {calls:g} calls a {looked.unit} run in Python" if calls > compiled else ""
+        f"; {round(calls - compiled, 2):g} of {round(calls, 2):g} calls a {looked.unit} run in Python"
+        if calls > compiled
+        else ""
     )
 
 

@@ -177,9 +177,10 @@ def _finish(
     hurry: bool = False,
 ) -> int:
     failure = _why(failure, folder)
+    if failure:
+        print(f"\n{failure}", file=sys.stderr, flush=True)
     looked = _page(folder, given, failure, hurry)
     if failure:
-        print(failure, file=sys.stderr)
         write(folder / FAILURE, failure.encode())
         return INTERRUPTED if failure.startswith(STOPPED) else FAILED
     if looked is None or not looked.steps:
@@ -190,7 +191,8 @@ def _finish(
         return 0
     if looked.missing:
         raise ValueError(
-            f"{looked.notes[-1]}: a baseline needs every rank; copy its folder here and use --merge"
+            f"rank {looked.missing[-1]} wrote nothing: a baseline needs every rank;"
+            " copy its folder here and use --merge"
         )
     counts = gate.counts(looked)
     if given.save:

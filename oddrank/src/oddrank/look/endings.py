@@ -234,9 +234,9 @@ def _left_alone(outcomes: list[Outcome]) -> str:
 
 
 def _hint(error: RankError, request: Request) -> str:
-    """What to run next where gloo has ended a rank that got a message of another size; '' for other errors.
+    """What differs, or what to run next, where gloo has ended a rank that got a message of another size; else ''.
 
-    Such a process aborts, or its call raises, and takes along what it knew of its collectives.
+    Such a process aborts, and takes along what it knew of its collectives, or its call raises.
     """
     aborts = [one for one in error.outcomes if one.kind == "dead" and one.frames]
     aborts = [one for one in aborts if one.code in (-signal.SIGABRT, None)]
@@ -246,7 +246,12 @@ def _hint(error: RankError, request: Request) -> str:
     gloo = request.program.backend in ("gloo", "")
     if not gloo or request.verify or not (inside or _MISMATCH in str(error)):
         return ""
+    known = [
+        one for one in differences(error.outcomes) if not one.only_lines and None not in one.calls.values()
+    ]
+    if known and len(known[0].calls) == len(error.outcomes):
+        return f"gloo ends a rank that gets data of another size.\n{known[0]}"
     return (
-        "gloo ends a rank that gets data of another size: ranks were probably in different collectives. Run it with"
-        " --verify, which compares each collective before it runs and names the first that differs."
+        "gloo ends a rank that gets data of another size: ranks were in different collectives, or in one with other"
+        " sizes. Run it with --verify, which compares each collective before it runs, with its sizes."
     )

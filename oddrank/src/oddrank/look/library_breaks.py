@@ -29,9 +29,10 @@ class Folded:
 
     def __str__(self) -> str:
         if not self.owner:
-            return f"torch's own, {self.advice}: compiled again with the program's functions: {', '.join(self.places)}"
+            places = ", ".join(self.places)
+            return f"torch's own, {self.advice}: compiled again because the program's functions are: {places}"
         many = f"{len(self.places) or 'no'} break{'s' * (len(self.places) != 1)}"
-        often = f"executed {self.executed:g}× a {self.unit}" if self.executed else "not executed"
+        often = f"executed {round(self.executed, 2):g}× a {self.unit}" if self.executed else "not executed"
         said = f"torch's own, {self.advice}: {many} of {self.owner}{f', {often}' if self.places else ''}"
         return said + (f"; given up for it: {', '.join(self.given_up)}" if self.given_up else "")
 

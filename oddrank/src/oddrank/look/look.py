@@ -63,7 +63,7 @@ HELD |= {"schedules": schedules.TYPES}
 TIMES = ("recorded steps, ms", "later steps, ms")  # lists of each rank
 RECORDED = "recorded steps"  # how many
 FIRST = "first step, ms"  # the same, of one step at most
-LEAST_LATER = 5  # steps after the recorded ones, for a factor
+LEAST, LEAST_LATER = 3, 5  # recorded steps, and steps after them, for a factor
 WHOLE = ("compiles", "marks")
 OTHER_VERSION = "another version of oddrank wrote it; run the script again with this one"
 COMPARED = (
@@ -294,7 +294,7 @@ class Look:
         return bool(self.provenance.get("pipeline")) or len(orders) > 1
 
     def verdict(self) -> str:
-        """Return in one sentence whether ranks did the same, with what was compared."""
+        """Return in one sentence whether ranks differ."""
         ranks = ", ".join(map(str, self.ranks))
         if self.missing:
             rest = f"; ranks {ranks} differ: {self.apart()}" if self.apart() else ""
@@ -304,18 +304,31 @@ class Look:
         if self.apart():
             return f"ranks differ: {self.apart()}"
         if self.staged:
-            same = f"; the same: {'; '.join(self.compared())}" if self.compared() else ""
-            return f"{STAGED}{same}"
-        sizes = f"; graphs that differ in sizes only: {', '.join(self.resized())}" if self.resized() else ""
-        who = f"in the {self.unit}s before the failure ranks" if self.failed else "all ranks"
-        return f"{who} did the same in what was compared: {'; '.join(self.compared())}{sizes}"
+            return f"{STAGED}; the rest does not differ" if self.compared() else STAGED
+        when = f"in the {self.unit}s before the failure " if self.failed else ""
+        return f"{when}ranks did not differ in what was compared"
 
     def compared(self) -> list[str]:
         """List what was compared between ranks, with the counts of what they hold and send."""
         held = replicas.compared(self.held["replicas"], self._exchanges, self._of_gradients).values()
         ran = "" if self.staged else COMPARED_CUT if self.cut else COMPARED
         taken = gradients.compared(self.held["gradients"])
-        return [*filter(None, [ran, step_collectives.compared(self.held["calls"]), taken]), *held]
+        sizes = f"graphs that differ in sizes only: {', '.join(self.resized())}" if self.resized() else ""
+        return [*filter(None, [ran, sizes, step_collectives.compared(self.held["calls"]), taken]), *held]
+
+    def allowed(self) -> list[str]:
+        """Describe what ranks hold otherwise and may."""
+        return replicas.allowed(self.held["replicas"], self._exchanges, self._of_gradients)
+
+    def messages(self) -> str:
+        """Say how many messages between two ranks each rank sent and received a step, which no count has."""
+        sent = Counter(
+            one.rank for one in self.record.ranges if one.kind == "collective" and point_to_point(one.name)
+        )
+        each = ", ".join(
+            f"{round(sent[rank] / max(self.steps, 1), 2):g} on rank {rank}" for rank in self.ranks
+        )
+        return f"sends and receives per {self.unit}, beside collectives: {each}" if sent else ""
 
     def partial(self) -> list[tuple[str, str]]:
         """Return what only some of the ranks compiled: its title, and these ranks."""
@@ -494,7 +507,9 @@ def together(reports: list[Report]) -> Look:
     shown = {key: value for key, value in first.items() if key not in ("rank", "origin_ns", "clock", *TIMES)}
     shown[FIRST] = [round(ms) for one in reports for ms in one.provenance.get(FIRST, [])]
     missing = sorted(set(range(first["world_size"])) - {one.provenance["rank"] for one in reports})
-    notes = [*dict.fromkeys(merged.notes), *(f"rank {rank} wrote nothing" for rank in missing)]
+    # what may be wrong first, then what is missing
+    notes = [*trained.drawn_alike(held["seen"]), *schedules.hurried(held["schedules"])]
+    notes += [f"rank {rank} wrote nothing" for rank in missing]
     cut = [
         one.provenance["rank"]
         for one in reports
@@ -503,8 +518,7 @@ def together(reports: list[Report]) -> Look:
     if cut:
         who = f"rank {' and '.join(map(str, cut))}"
         notes.append(f"{who} did not end the last recorded step: counts are of what ran of it, too")
-    notes += [*trained.drawn_alike(held["seen"]), *schedules.hurried(held["schedules"])]
-    notes[:0] = _factor([one.provenance for one in reports])
+    notes += [*dict.fromkeys(merged.notes), *_factor([one.provenance for one in reports])]
     _take_for_alike(merged, Look("", merged, whole, shown, held=held))
     return Look(reports[0].title, merged, whole, shown, notes, missing, held, cut=cut, lines=lines)
 
@@ -528,12 +542,12 @@ def _take_for_alike(record: Tables, looked: Look) -> None:
 
 
 def _factor(about: list[dict[str, Any]]) -> list[str]:
-    """Say how much longer recorded steps took than those after them; [] where too few came after."""
+    """Say how much longer recorded steps took than those after them; [] unless each took longer than all of these."""
     taken = [[facts.get(times, []) for facts in about] for times in TIMES]
     recorded, later = (
         [max(of) for of in zip(*ranks, strict=False)] for ranks in taken
     )  # of the slowest rank
-    if not recorded or len(later) < LEAST_LATER:
+    if len(recorded) < LEAST or len(later) < LEAST_LATER or min(recorded) <= max(later):
         return []
     was, is_ = statistics.median(recorded), statistics.median(later)
     return [f"a recorded step took {was / is_:.2f} times as long as one after it: {was:.2f} ms, the median of"

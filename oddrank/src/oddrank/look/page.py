@@ -49,7 +49,11 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         else "",
         f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
         _wrong(looked),
-        table(looked.counts, f"Regions, breaks and collectives per {unit}; the others in the whole run."),
+        table(
+            looked.counts.round(2),
+            f"Regions, breaks and collectives per {unit}; the others in the whole run.",
+        ),
+        f"<p class='quiet'>{escape(sent[:1].upper() + sent[1:])}.</p>" if (sent := looked.messages()) else "",
         *program_source.parts(looked.source),
         *_to_do(looked),
         f"<h2>The strip of one {unit}</h2>",
@@ -58,7 +62,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         *_ranks(looked),
         *_first_call(looked),
         f"<h2>Collectives per {unit}</h2>",
-        table(looked.collectives, "In the order of the first call."),
+        table(looked.collectives.round(2), "In the order of the first call."),
         "<h2>tlparse</h2>",
         f"<p><a href='{escape(tlparse)}'>What every rank compiled, by tlparse</a>. It holds your source code, and"
         " links to the web that you may follow.</p>"
@@ -80,7 +84,7 @@ def picture(figure: Any, text: str) -> str:
 
 
 def _wrong(looked: Look) -> str:
-    """What is wrong where all ranks did the same."""
+    """What is wrong where ranks do not differ."""
     found = [
         cause
         for cause in causes.causes(looked)
@@ -153,7 +157,11 @@ def _ranks(looked: Look) -> list[str]:
     listed = "".join(
         f"<li>{escape(said)}</li>" for said in [*looked.compared(), "guards, without ids of objects"]
     )
-    return [*parts, f"<p class='quiet'>Compared:</p><ul class='quiet'>{listed}</ul>"]
+    parts.append(f"<p class='quiet'>Compared:</p><ul class='quiet'>{listed}</ul>")
+    return [
+        *parts,
+        *(f"<p class='quiet'>{escape(said)}.</p>" for said in replicas.left_out(looked.held["replicas"])),
+    ]
 
 
 def _first_call(looked: Look) -> list[str]:

@@ -28,10 +28,12 @@ __all__ = [
     *("KINDS", "SHARDS", "TYPES"),
     *(
         "begin",
+        "allowed",
         "compared",
         "differing",
         "everything",
         "fingerprint",
+        "left_out",
         "living",
         "local_part",
         "members",
@@ -71,6 +73,7 @@ KINDS = {
 }
 PARTS = "ranks exchange data (all_to_all, messages): experts and stages that began equal may differ, copies must not"
 OTHER = "plain parameters in neither DDP nor fully_shard"
+FSDP1, _IN_FSDP1 = "parameters under FSDP1", "_fsdp_wrapped_module"
 SHARDS = "sharded DTensors"
 _CHUNK = 1 << 18  # elements at a time
 _WEIGHT, _FACTOR = 2654435761, 6364136223846793005  # of an element, and of what comes before a chunk
@@ -187,7 +190,7 @@ def compared(
     exchanges: bool = False,
     gradients: Callable[[list[str]], list[str]] = lambda names: [],
 ) -> dict[str, str]:
-    """Say in words what was compared, for each kind, and how many of it differ; last, what was not compared.
+    """Say in words what was compared, for each kind, and how many of it differ.
 
     Args:
         table: What all ranks took.
@@ -208,13 +211,28 @@ def compared(
             why = list(known["why"].unique()) + [usual] * (set(names) > set(known["name"]) or known.empty)
             why += gradients([name for name in names if name not in set(known["name"])])
             found[kind] = (
-                f"{len(names)} of {count} {kind} {'differs' if len(names) == 1 else 'differ'}:"
+                f"{len(names)} of {counted(count, kind)} {'differs' if len(names) == 1 else 'differ'}:"
                 f" {', '.join(names[:4])}{more} ({'; '.join([*why, *also])})"
             )
         elif count:
             found[kind] = counted(count, f"{kind} are equal")
-    left = int((held["kind"] == OTHER).sum())
-    return found | ({OTHER: counted(left, f"{OTHER} were not compared")} if left else {})
+    return found
+
+
+def left_out(table: pd.DataFrame) -> list[str]:
+    """Say which parameters were not compared, and how many.
+
+    Args:
+        table: What all ranks took.
+    """
+    started = _started(table)
+    names = {str(name) for name in started[started["kind"] == OTHER]["name"]}
+    inside = {name for name in names if _IN_FSDP1 in name}
+    return [
+        counted(len(of), f"{kind} were not compared")
+        for kind, of in ((FSDP1, inside), (OTHER, names - inside))
+        if of
+    ]
 
 
 def _started(table: pd.DataFrame) -> pd.DataFrame:
@@ -272,6 +290,17 @@ def wrong(
     """The sentences of `compared` about what differs and should not, which buffers and what ranks own may."""
     kinds = set(differing(table)["kind"]) - {"buffers"} - ({STARTED} if exchanges else set())
     return [said for kind, said in compared(table, exchanges, gradients).items() if kind in kinds]
+
+
+def allowed(
+    table: pd.DataFrame,
+    exchanges: bool = False,
+    gradients: Callable[[list[str]], list[str]] = lambda names: [],
+) -> list[str]:
+    """The other sentences of `compared` about what differs."""
+    kinds, bad = set(differing(table)["kind"]), wrong(table, exchanges, gradients)
+    told = compared(table, exchanges, gradients).items()
+    return [said for kind, said in told if kind in kinds and said not in bad]
 
 
 def everything() -> Iterator[_Found]:

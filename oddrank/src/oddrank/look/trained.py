@@ -103,8 +103,8 @@ def synchronized(table: pd.DataFrame) -> list[Finding]:
         if not rows["sums"].all():  # what the backwards before left was cleared: they are for something else
             continue
         each = row.backwards / row.steps
-        said = f"{how} averaged the gradients of {name} in {row.averaged} of {row.backwards} backwards, where"
-        said += f" optimizer.step comes after {each:g} of them"
+        said = f"{how} averaged the gradients of {name} in each of {row.backwards} backwards, though {each:g} backwards"
+        said += " make one optimizer.step"
         if row.bytes > 0:
             wasted = row.bytes / row.steps * (1 - 1 / each)
             said += f": {wasted / 1e6:.3g} of {row.bytes / row.steps / 1e6:.3g} MB a step are not needed"
