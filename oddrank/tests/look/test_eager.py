@@ -94,6 +94,10 @@ def test_a_setting_explains_a_difference_only_where_the_whole_script_then_agrees
         and answer.where == "dropout at train.py:7"
         and "fallback_random" in answer.fix
     )
+    settled = replace(FINE, under="fallback_random")
+    rounded = judge(found, [drawn, settled], values(*GROWN))
+    assert rounded.kind == ALGORITHM and "apart by rounding only" in rounded.fix
+    assert judge(found, [drawn], values(*GROWN)).kind == CANNOT_TELL, "nobody measured how it rounds then"
     left = judge(found, [drawn, ODD], values((2e-2, 1e-7)))
     assert left.kind == WRONG and left.where == "gelu at train.py:9", "a setting hides no error beside it"
 
@@ -181,7 +185,7 @@ def again(fn, *args, backend="aot_eager"):
     finally:
         stop()
     (pair,) = kept._kept
-    return replays.measure(pair[1], pair[0], lambda said: [said])
+    return replays.measure(pair[1], pair[0], lambda said: [said])[0]
 
 
 def off_by_a_percent(graph, inputs):

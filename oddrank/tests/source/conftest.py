@@ -16,7 +16,8 @@ from oddrank.record import merge
 from oddrank.record.tables import Tables
 
 RECORD = Path(__file__).parents[1] / "record"
-sys.path[:0] = [str(RECORD), str(Path(__file__).parent)]
+HELPERS = [str(RECORD), str(Path(__file__).parent)]
+sys.path[:0] = HELPERS
 
 
 @dataclass
@@ -52,12 +53,15 @@ def run_programs(folder: Path, ranks: int) -> Run:
         "TORCH_TRACE": str(folder / "trace"),
         "OMP_NUM_THREADS": "1",
     }
-    env |= {"TORCH_LOGS": "graph_breaks,recompiles,graph_code", "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+    env |= {"TORCH_LOGS": "graph_breaks,recompiles,graph_code", "PYTHONPATH": os.pathsep.join(HELPERS)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     command += ["--redirects", "3", "--log-dir", str(folder / "logs")]
     command += [str(RECORD / "run_on_ranks.py"), str(folder), *names]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
-    said = [path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("logs/*/attempt_0/*/stderr.log"))]
+    said = [
+        path.read_text(errors="replace")[-2000:]
+        for path in sorted(folder.glob("logs/*/attempt_0/*/stderr.log"))
+    ]
     assert done.returncode == 0, "\n".join([done.stderr[-2000:], *said])
     return Run(folder, ranks)
 

@@ -86,6 +86,7 @@ class Region:
         unlike: How far its gradient is from that of its own forward, of its size; 0 where it is not, as in eager.
         rewritten: Collectives in place that have a gradient only in this graph, with their lines.
         setting: The one of `CACHE` and `RANDOM` with which the region computes as eager code does.
+        under: The setting with which it was compiled; '' for the program's own.
         parts: The first operator that differs at all when it is compiled alone, with its line; '' for none.
         operator: The first one that is then beyond its rounding.
         note: What could not be measured.
@@ -106,6 +107,7 @@ class Region:
     unlike: float = 0.0
     rewritten: list[str] = field(default_factory=list)
     setting: str = ""
+    under: str = ""
     parts: str = ""
     operator: str = ""
     note: str = ""
@@ -170,7 +172,7 @@ def parted(values: Sequence[Value]) -> Value | None:
 
 def judge(
     values: Sequence[Value],
-    regions: Sequence[Region],
+    measured: Sequence[Region],
     confirmed: Sequence[Value] | None = None,
     lacks: str = "",
 ) -> Answer:
@@ -178,7 +180,7 @@ def judge(
 
     Args:
         values: What was compared, in the order of the program.
-        regions: What was measured of each region, in that order.
+        measured: What was measured of each region, in that order.
         confirmed: The same with what the first verdict asked for; None for no such run.
         lacks: A run that was to be made and failed, with its reason; '' for none.
     """
@@ -196,6 +198,7 @@ def judge(
         return Answer(CANNOT_TELL, f"the program does not repeat itself; {said}", one.name, why, fix)
     if lacks:
         return Answer(CANNOT_TELL, said, why=lacks)
+    regions = [one for one in measured if not one.under]
     if (captured := _of_capture(values, regions, confirmed, said)) is not None:
         return captured
     if drawn := next((one for one in regions if one.unlike), None):
@@ -206,7 +209,7 @@ def judge(
     if wrong := next((one for one in bad if one.setting == CACHE or _large(one)), None):
         return _wrong(wrong, said)
     if explained:
-        return _explained(explained[0], regions, confirmed, said)
+        return _explained(explained[0], measured, confirmed, said)
     if own := next((one for one in bad if one.operator), None):
         why = f"the compiler has an algorithm of its own for it: {own.said}"
         return Answer(ALGORITHM, said, own.operator, why, "backend='aot_eager' has the other")
@@ -289,7 +292,8 @@ def _explained(
         return Answer(
             CANNOT_TELL, said, where, f"{why}; with {setting} the script was not run", ask=(RANDOM,)
         )
-    rest = judge(confirmed, [region for region in regions if region.setting != RANDOM])
+    with_it = [replace(one, under="") for one in regions if one.under == RANDOM or one.setting != RANDOM]
+    rest = judge(confirmed, with_it)
     if rest.kind in (EQUAL, ROUNDING):
         left = "within the tolerance" if rest.kind == EQUAL else "apart by rounding only"
         fix = f"{setting} computes as eager does: the whole script is then {left}"

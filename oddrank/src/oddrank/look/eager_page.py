@@ -42,7 +42,14 @@ def html(body: Mapping[str, Any], answer: Answer, values: Sequence[Value], regio
         for one in body["runs"]
     ]
     measured = [
-        (str(one.rank), str(one.step), one.name, one.note or one.said, one.parts, one.setting)
+        (
+            str(one.rank),
+            str(one.step),
+            f"{one.name} {one.under and f'with {one.under}'}".rstrip(),
+            one.note or one.said,
+            one.parts,
+            one.setting,
+        )
         for one in regions
     ]
     titles = ("rank", "step", "region", "result farthest apart", "first operator", "explained by")

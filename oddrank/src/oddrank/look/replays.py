@@ -100,10 +100,11 @@ class Replays:
         for region, call in self._kept:
             if call.talks and not agreed:
                 region.note = "it holds a collective, and ranks ran different regions"
-            elif not region.note:
-                votes = self._votes if call.talks else lambda said: [said]
-                region = measure(call, region, votes, any(one.gap for one in found))
-            found.append(region)
+            if region.note:
+                found.append(region)
+                continue
+            votes = self._votes if call.talks else lambda said: [said]
+            found += measure(call, region, votes, any(one.gap for one in found))
         torch.set_rng_state(rng)
         write(self._path, json.dumps([asdict(one) for one in found]).encode())
 
@@ -190,8 +191,8 @@ class Call:
         return {name: replicas.local_part(one) for name, one in found.items()}
 
 
-def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> Region:
-    """Measure one region, and what explains it.
+def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> list[Region]:
+    """Measure one region, and what explains it; also as it is with a setting that explains it.
 
     Args:
         call: The graph, its code and inputs.
@@ -214,12 +215,15 @@ def measure(call: Call, region: Region, votes: Votes, told: bool = False) -> Reg
             if control < HOLDS and (unlike := _unlike_forward(call, call.compiled)) > BREAKS:
                 found.unlike = unlike
         odd = "True" in votes(str(beyond(found)))
-        found.setting = _setting(call, base, votes) if odd else ""
+        every = [found]
+        if odd:
+            found.setting, settled = _setting(call, base, votes)
+            every += [replace(settled, under=found.setting)] if found.setting == RANDOM else []
         if "True" in votes(str((odd or (found.gap > 0 and not told)) and not found.draws)):
             found.parts, found.operator = _parting(call, odd and not found.setting)
-        return found
+        return every
     except Exception as error:
-        return replace(region, note=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return [replace(region, note=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")]
 
 
 class _Eager:
@@ -312,8 +316,8 @@ def _moved(tensor: torch.Tensor, by: float, seed: int) -> torch.Tensor:
     return tensor.detach() * (1 + by * signs)
 
 
-def _setting(call: Call, base: _Eager, votes: Votes) -> str:
-    """The way of compiling with which the region is within its rounding on all ranks; '' for none."""
+def _setting(call: Call, base: _Eager, votes: Votes) -> tuple[str, Region]:
+    """The way of compiling with which a region is within its rounding on all ranks, '' for none, and what it gives."""
     made: list[str] = []
 
     def backend(graph: GraphModule, inputs: Any) -> Any:
@@ -321,16 +325,17 @@ def _setting(call: Call, base: _Eager, votes: Votes) -> str:
         return call.backend(graph, inputs)
 
     for name in (CACHE, RANDOM):
-        fits = False
+        fits, found = False, Region(0, "", 0)
         with (
             contextlib.suppress(Exception),
             torch_names.no_compile_caches() if name == CACHE else torch_names.inductor_random_as_eager(),
         ):
             again = GraphModule(call.graph, call.graph.graph)  # Dynamo knows the code of the other one
-            fits = not beyond(base.against(_COMPILE(again, backend=backend, dynamic=False))) and name in made
+            found = base.against(_COMPILE(again, backend=backend, dynamic=False))
+            fits = not beyond(found) and name in made
         if set(votes(str(fits))) == {"True"}:
-            return name
-    return ""
+            return name, found
+    return "", Region(0, "", 0)
 
 
 def _nodes(call: Call) -> Iterator[tuple[Node, list[Any], bool]]:
