@@ -221,7 +221,9 @@ def _by(one: Value, far: float | None) -> str:
         return "which has another shape"
     if one.only:
         return f"which only the {'run in eager' if one.only == 'eager' else 'compiled run'} has"
-    return f"by {far:.2g} of its largest number"
+    return (
+        f"by {far:.2g} of its largest number" if (far or 0) < 0.01 else f"by {far:.0%} of its largest number"
+    )
 
 
 def _of_capture(
@@ -266,18 +268,10 @@ def _wrong(one: Region, said: str) -> Answer:
 def _drawn_anew(one: Region, said: str) -> Answer:
     why = f"its gradient is {one.unlike:.0%} of its size from that of its own forward (finite differences), and in"
     why += " eager it is not: backward draws again what the forward drew, and other numbers"
-    fix = (
-        f"torch._inductor.config.{RANDOM} = True computes as eager does"
-        if one.setting == RANDOM
-        else "in eager it holds"
-    )
-    return Answer(
-        WRONG,
-        said,
-        one.draws or one.name,
-        why,
-        f"{fix}; or recompute nothing that draws (checkpoints, memory budget)",
-    )
+    fix = "recompute nothing that draws: raise activation_memory_budget, or leave the function in eager"
+    if one.setting == RANDOM:
+        fix = f"torch._inductor.config.{RANDOM} = True computes as eager does"
+    return Answer(WRONG, said, one.draws or one.name, why, fix)
 
 
 def _explained(
