@@ -221,8 +221,12 @@ def _by(one: Value, far: float | None) -> str:
         return "which has another shape"
     if one.only:
         return f"which only the {'run in eager' if one.only == 'eager' else 'compiled run'} has"
+    if not math.isfinite(far or 0.0):
+        return "which is not finite in one of them"
     return (
-        f"by {far:.2g} of its largest number" if (far or 0) < 0.01 else f"by {far:.0%} of its largest number"
+        f"by {far:.2g} of its largest number"
+        if (far or 0.0) < 0.01
+        else f"by {far:.0%} of its largest number"
     )
 
 
