@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import traceback
 from typing import Any
@@ -49,6 +50,7 @@ def _unused(error: BaseException, indices: list[int]) -> str:
 
 def _mixed() -> str:
     known: dict[int, tuple[str, Any]] = {}
+    gc.collect()  # modules in cycles that nobody uses any more
     for module in living():
         for name, parameter in module.named_parameters():
             known.setdefault(id(parameter), (name.replace("_orig_mod.", ""), parameter))
