@@ -84,6 +84,7 @@ class Steps:
             backward before it; with an optimizer before its step. What the last two return is called after it. A loss
             is a number on which the program calls `Tensor.backward` or `torch.autograd.backward`.
         done: Called as soon as the last step was recorded.
+        updated: Called before each step of an optimizer in the run.
         keep_values: Writes what this rank computed to a file.
         took: Seconds of the `first` step, with what it compiles; of the `recorded` steps, and of up to `LATER` steps
             after them, `later`, without those in which something was compiled.
@@ -112,6 +113,7 @@ class Steps:
         self.backwards: list[Callable[[list[torch.Tensor]], Callable[[], object] | None]] = []
         self.optimized: list[Callable[[Any], Callable[[], object] | None]] = []
         self.done: list[Callable[[], object]] = [done]
+        self.updated: list[Callable[[], object]] = []
         self.keep_values: Callable[[Path], object] = lambda _: None
         self.took: dict[str, list[float]] = {"first": [], "recorded": [], "later": []}
         self._began = 0.0  # when the first step began
@@ -176,6 +178,8 @@ class Steps:
     def optimizer(self, step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call an optimizer's `step`, which ends a step."""
         self.updates += 1
+        for hear in self.updated:
+            hear()
         if self._timed or self._stepping:  # one optimizer may call another
             return step(*args, **kwargs)
         self._stepping = True
