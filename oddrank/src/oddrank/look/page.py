@@ -33,6 +33,7 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         tlparse: The address of tlparse's report, relative to the page, or a sentence that says why there is none.
     """
     unit, apart, took, verdict = looked.unit, looked.apart(), looked.duration_ms(), looked.verdict()
+    found = causes.causes(looked)
     how = f"calls of <code>{escape(step)}</code>" if step else {
         "step": "from a compiled call, or the forward of DDP or FSDP2 around it, to the end of"
         " <code>optimizer.step</code>",
@@ -48,14 +49,14 @@ def html(looked: Look, failure: str = "", step: str = "", tlparse: str = "") -> 
         if failure
         else "",
         f"<p class='{'bad' if apart or looked.missing else 'good'}'>{escape(verdict[:1].upper() + verdict[1:])}.</p>",
-        _wrong(looked),
+        _wrong(found),
         table(
             looked.counts.round(2),
             f"Regions, breaks and collectives per {unit}; the others in the whole run.",
         ),
         f"<p class='quiet'>{escape(sent[:1].upper() + sent[1:])}.</p>" if (sent := looked.messages()) else "",
         *program_source.parts(looked.source),
-        *_to_do(looked),
+        *_to_do(looked, found),
         f"<h2>The strip of one {unit}</h2>",
         viewer(looked.record),
         *_breaks(looked),
@@ -83,11 +84,11 @@ def picture(figure: Any, text: str) -> str:
     return f"<img alt='{escape(text)}' src='data:image/png;base64,{data}'>"
 
 
-def _wrong(looked: Look) -> str:
+def _wrong(every: list[causes.Cause]) -> str:
     """What is wrong where ranks do not differ."""
     found = [
         cause
-        for cause in causes.causes(looked)
+        for cause in every
         if cause.wrong and not cause.expected and not cause.said.startswith(causes.APART)
     ]
     if not found:
@@ -96,8 +97,8 @@ def _wrong(looked: Look) -> str:
     return f"<p class='bad'>{escape(found[0].line)}{more}: <a href='#first'>what to do first</a>.</p>"
 
 
-def _to_do(looked: Look) -> list[str]:
-    found, own = causes.causes(looked), folded(looked)
+def _to_do(looked: Look, found: list[causes.Cause]) -> list[str]:
+    own = folded(looked)
     parts = ["<h2 id='first'>What to do first</h2>"]
     if not found:
         parts.append("<p>Nothing was found in the program's own code.</p>")
